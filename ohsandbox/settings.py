@@ -247,7 +247,7 @@ class Settings(ConfigModel):
         if file.name == SDK_FILE_NAME:
             values, warnings = _known_of(values, cls, file)
             if path is None:
-                warnings.insert(0, _told_place(file, cls.default_path(), has_unknown=bool(warnings)))
+                warnings.insert(0, _old_place_warning(file, cls.default_path(), has_unknown=bool(warnings)))
         settings = cls._validated(values, where=f"Settings file {str(file)!r}")
         settings._sources = dict.fromkeys(values, f"settings file {str(file)!r}")  # noqa: SLF001 - our own instance
         if project is not None:
@@ -378,7 +378,7 @@ def _known_of(values: dict[str, Any], settings: type[BaseModel], file: Path) -> 
     return {key: value for key, value in values.items() if key not in unknown and value is not None}, warnings
 
 
-def _told_place(file: Path, own_file: Path, *, has_unknown: bool) -> str:
+def _old_place_warning(file: Path, own_file: Path, *, has_unknown: bool) -> str:
     target = shlex.quote(str(own_file))
     move = f"mkdir -p -m 700 {shlex.quote(str(own_file.parent))} && cp -p {shlex.quote(str(file))} {target}"
     remedy = "To move them (then take the keys that are not used out)" if has_unknown else "To move them"

@@ -46,7 +46,7 @@ def _capture(text: str) -> None:
     for at in range(0, len(data), 512):
         kept.feed(data[at : at + 512])
         kept.last(256)
-    kept.take(final=True, masker=MASKER)
+    kept.read(final=True, masker=MASKER)
 
 
 def _stream(text: str) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.agent.calls import ActionEvent
     from ohsandbox.agent.condenser import Condenser
-    from ohsandbox.agent.held import Screen
+    from ohsandbox.agent.held import ApprovalFilter
     from ohsandbox.content import OutputLimits
     from ohsandbox.events import EventBody
     from ohsandbox.llm import ChatModel, ChatResponse
@@ -236,7 +236,7 @@ class Agent:
         *,
         tool_choice: str | Mapping[str, Any] = "auto",
         on_event: OnEvent | None = None,
-        screen: Screen | None = None,
+        screen: ApprovalFilter | None = None,
         limits: OutputLimits = DEFAULT_LIMITS,
     ) -> Step:
         """Ask the model once and run its calls; yield each event before the next action, and return the outcome.
@@ -368,7 +368,7 @@ def _matching(spec: Tool, state: ConversationState) -> Sequence[AnyTool]:
     return [tool for name in names for tool in _made(spec.model_copy(update={"name": name}), state)]
 
 
-def _verdicts(screen: Screen | None, planned: Sequence[ActionEvent]) -> Sequence[Verdict] | None:
+def _verdicts(screen: ApprovalFilter | None, planned: Sequence[ActionEvent]) -> Sequence[Verdict] | None:
     """Combine the screen's verdicts with the tools' own `require_confirmation`; None if neither applies."""
     verdicts = None if screen is None else screen(planned)
     asking = [call.refusal is None and call.tool is not None and call.tool.require_confirmation for call in planned]

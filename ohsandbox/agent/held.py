@@ -44,7 +44,7 @@ class Verdict(NamedTuple):
     """Why the call does not run, for the model; the user is not asked."""
 
 
-Screen = Callable[[Sequence[ActionEvent]], Sequence[Verdict] | None]
+ApprovalFilter = Callable[[Sequence[ActionEvent]], Sequence[Verdict] | None]
 """Returns a verdict for each call of a response, or None if all may run and no approval needs to be recorded."""
 
 

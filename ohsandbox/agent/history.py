@@ -142,9 +142,9 @@ class History:
             self.empty_answers = 0
             self.last_user_message = data["content"]
             self._waits_for_user = False
-            self._say(data["content"], data.get("images") or ())
+            self._add_user_message(data["content"], data.get("images") or ())
         elif event.type == "notice" and data.get("to_model"):
-            self._say(_NOTICE.format(message=data["message"]))
+            self._add_user_message(_NOTICE.format(message=data["message"]))
             self.is_planning = data.get("is_on") is True if data["code"] == PLAN_MODE else self.is_planning
         elif event.type == "assistant_message":
             self._close_response()
@@ -167,7 +167,7 @@ class History:
         self.prompt_tokens = 0
         self.condensation_requested = False
 
-    def _say(self, text: str, images: Sequence[str] = ()) -> None:
+    def _add_user_message(self, text: str, images: Sequence[str] = ()) -> None:
         """Add a message of the user; while calls of a response have no result, it comes after them."""
         parts = [{"type": "text", "text": text}, *({"type": "image_url", "image_url": {"url": url}} for url in images)]
         message = {"role": "user", "content": parts if images else text}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ohsandbox.agent import ActionEvent
-    from ohsandbox.agent.held import Screen, Verdict
+    from ohsandbox.agent.held import ApprovalFilter, Verdict
     from ohsandbox.conversation.approvals.analysis import SecurityAnalyzer
     from ohsandbox.conversation.approvals.decisions import Approvals
     from ohsandbox.conversation.environment.skill_servers import SkillServersPolicy
@@ -127,7 +127,7 @@ class ConversationConfig:
         named = self.settings.confirm if self.settings is not None else None
         return self.confirmation or policy_of(named or "never")
 
-    def approval_filter(self, runtime: Runtime | None, approvals: Approvals) -> Screen:
+    def approval_filter(self, runtime: Runtime | None, approvals: Approvals) -> ApprovalFilter:
         """Return the function that decides which calls of a response wait, by the policy that is then in force."""
         workdir = None if runtime is None else runtime.workdir
         keeps_files = (self.depth > 0 or self.keeps_files) and runtime is not None and runtime.keeps_checkpoints

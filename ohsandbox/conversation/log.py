@@ -80,12 +80,12 @@ class CallbackQueue(Generic[T]):
                 item = self._queue.popleft()
                 callbacks = list(self._callbacks)
             try:
-                self._tell(item, callbacks)
+                self._call(item, callbacks)
             finally:
                 with self._lock:
                     self._busy = False
 
-    def _tell(self, item: T, callbacks: list[Callable[[T], None]]) -> None:
+    def _call(self, item: T, callbacks: list[Callable[[T], None]]) -> None:
         for callback in callbacks:
             try:
                 callback(item)

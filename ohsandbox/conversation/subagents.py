@@ -110,9 +110,9 @@ class SubagentManager:
         runtime = SharedRuntime(lender)
         child = self._converse(agent, runtime, conversation_id=self._new_id(delegation.name), limits=limits)
         account = _Account(str(child.directory / LOG_NAME))
-        child.register_callback(account.take_in)
+        child.register_callback(account.add)
         if delegation.on_step is not None:
-            child.register_callback(partial(_tell_step, delegation.on_step))
+            child.register_callback(partial(_report_step, delegation.on_step))
         self._log.emit(
             events.notice(code=events.AGENT_STARTED, message=f"Sub-agent {child.id!r} began.", trail=account.log_path)
         )
@@ -172,7 +172,7 @@ class _Account:
         self._usage: dict[str, int] = {}
         self._cost_usd: float | None = 0.0
 
-    def take_in(self, event: SDKEvent) -> None:
+    def add(self, event: SDKEvent) -> None:
         """Handle the next event."""
         data = event.data
         usage = data.get("usage") or {}
@@ -227,7 +227,7 @@ class _Account:
         raise ToolError(f"Sub-agent {child.id!r} came to no answer. {reason}{last_words} Its log: {self.log_path}")
 
 
-def _tell_step(on_step: Callable[[str], object], event: SDKEvent) -> None:
+def _report_step(on_step: Callable[[str], object], event: SDKEvent) -> None:
     """Report a call of a sub-agent, on one line."""
     if event.type == "tool_call":
         hint = hint_of(event.data["name"], event.data)

@@ -127,7 +127,7 @@ class ServiceRuntime(DockerRuntime):
             seccomp, file = Path(directory, "seccomp.json"), Path(directory, "compose.json")
             seccomp.write_text(profile_json())
             for service, image in names.items():
-                self._leases[service] = lease.take(
+                self._leases[service] = lease.acquire(
                     container=_container(self._asked.name, service), engine=engine.address.url, image=image
                 )
             file.write_text(json.dumps(self._model(engine, names, seccomp)))
@@ -140,10 +140,14 @@ class ServiceRuntime(DockerRuntime):
                     limit_s=self._environment.build_timeout_s, cancel=self._asked.cancel,
                 )  # fmt: skip
             except TimeoutError as error:
-                raise SandboxUnavailable(f"The task's services did not start: {error}.{self._said(engine)}") from None
+                raise SandboxUnavailable(
+                    f"The task's services did not start: {error}.{self._service_logs(engine)}"
+                ) from None
             if result.exit_code != 0:
                 last_line = result.stderr.strip().rpartition("\n")[2]
-                raise SandboxUnavailable(f"The task's services did not start: {last_line[:500]}.{self._said(engine)}")
+                raise SandboxUnavailable(
+                    f"The task's services did not start: {last_line[:500]}.{self._service_logs(engine)}"
+                )
             self._await(engine, deadline)
 
     def _of(self, service: str) -> TaskEnvironment:
@@ -226,7 +230,7 @@ class ServiceRuntime(DockerRuntime):
             if time.monotonic() > deadline:
                 raise SandboxUnavailable(
                     f"The task's service {waiting[0]!r} is not healthy after "
-                    f"{self._environment.build_timeout_s:g} s.{self._said(engine)}"
+                    f"{self._environment.build_timeout_s:g} s.{self._service_logs(engine)}"
                 )
             if self._asked.cancel.wait(_POLL_S):
                 raise SandboxUnavailable("The start of the task's services was cancelled.")
@@ -239,10 +243,10 @@ class ServiceRuntime(DockerRuntime):
             if state["Status"] == "exited" and state["ExitCode"] == 0 and service != self._project.main:
                 return True  # it prepared something for the others
             state_text = "is unhealthy" if health == "unhealthy" else f"ended with exit code {state['ExitCode']}"
-            raise SandboxUnavailable(f"The task's service {service!r} {state_text}.{self._said(engine)}")
+            raise SandboxUnavailable(f"The task's service {service!r} {state_text}.{self._service_logs(engine)}")
         return state["Status"] == "running" and health in {"none", "healthy"}
 
-    def _said(self, engine: Engine) -> str:
+    def _service_logs(self, engine: Engine) -> str:
         """Return the last output of each service, for a message."""
         report = ""
         for service in self._project.services:

@@ -163,10 +163,14 @@ class Images:
                         str(environment.build), environment.dockerfile, environment.build_args, environment.build_target
                     )
                 )
-                name = build.ensure(engine, checked_options, progress=partial(self._hear, statuses), cancel=cancel)
+                name = build.ensure(
+                    engine, checked_options, progress=partial(self._on_progress, statuses), cancel=cancel
+                )
             elif engine_images.inspect(engine, name) is None:
                 build.note_pulled(engine, name)
-            image_facts = engine_images.ensure(engine, name, progress=partial(self._hear, statuses), cancel=cancel)
+            image_facts = engine_images.ensure(
+                engine, name, progress=partial(self._on_progress, statuses), cancel=cancel
+            )
             build.note_used(engine, name)
             if "done" in statuses:  # it is new here
                 self._trim(engine, name)
@@ -185,7 +189,7 @@ class Images:
             name, image_facts.digest or image_facts.id, None if environment.image else image_facts.workdir or "/"
         )
 
-    def _hear(self, statuses: list[str], progress: PullProgress) -> None:
+    def _on_progress(self, statuses: list[str], progress: PullProgress) -> None:
         statuses.append(progress.status)
         if self._tell is not None:
             self._tell(progress)

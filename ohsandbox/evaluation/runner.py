@@ -128,9 +128,9 @@ class Run:
         self.plan = plan
         self.results = ResultsDirectory(path)
         self._listener, self._listener_lock = tell, threading.Lock()
-        self._images = Images(tell=self._tell, budget_bytes=plan.image_budget_bytes)
+        self._images = Images(tell=self._emit, budget_bytes=plan.image_budget_bytes)
         self._is_local = executor is None
-        self._executor = executor or LocalExecutor(plan.concurrent, self._images, self._tell)
+        self._executor = executor or LocalExecutor(plan.concurrent, self._images, self._emit)
         self._tasks = {task.id: task for task in plan.tasks}
         self._digests = {task.id: task.digest() for task in plan.tasks}
         path.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ class Run:
                 )
         return previous
 
-    def _tell(self, event: RunEvent) -> None:
+    def _emit(self, event: RunEvent) -> None:
         if self._listener is not None:
             with self._listener_lock:
                 self._listener(event)
@@ -192,9 +192,9 @@ class Run:
             self._executor.check()
             noted = background.submit(self._note_machine)
             _remove_orphaned_sandboxes()
-            self._tell(RunBegan(len(self.keys()), dict(results)))
-            self._tell_absent_images(results)
-            self.plan.agent.begin(self._tell)
+            self._emit(RunBegan(len(self.keys()), dict(results)))
+            self._report_absent_images(results)
+            self.plan.agent.begin(self._emit)
             self._do((key for key in self.keys() if key not in results), results)
             self._do((key for key in self._repeats(results) if key not in results), results)
             noted.result()
@@ -211,7 +211,7 @@ class Run:
         if self._is_local:
             self._images.networks.begin(min(len(needed), self._executor.slots))
 
-    def _tell_absent_images(self, results: Mapping[TrialKey, TrialResult]) -> None:
+    def _report_absent_images(self, results: Mapping[TrialKey, TrialResult]) -> None:
         """Report trials that cannot begin for want of their image at once; the others are carried out."""
         remaining = [self._tasks[name] for name in {key.task for key in self.keys() if key not in results}]
         environments = [task.environment for task in remaining]
@@ -221,7 +221,7 @@ class Run:
         if self._is_local and environments:
             with contextlib.suppress(OhsandboxError):  # the trials tell it better
                 for name, reason in self._images.absent(environments).items():
-                    self._tell(ImageAbsent(name, reason))
+                    self._emit(ImageAbsent(name, reason))
 
     def _note_machine(self) -> None:
         """Add this machine to the record where it is not known yet."""
@@ -277,18 +277,18 @@ class Run:
                         queue.clear()
         except BaseException:
             for attempt in running.values():
-                self._tell(TrialCancelled(attempt.key))
+                self._emit(TrialCancelled(attempt.key))
             raise
 
     def _begin(self, attempt: _Attempt) -> Future[TrialResult]:
-        self._tell(TrialBegan(attempt.key, attempt.tries))
+        self._emit(TrialBegan(attempt.key, attempt.tries))
         task = self._tasks[attempt.key.task]
         spec = TrialSpec(task, self._digests[task.id], attempt.key.attempt, self.plan.agent, self._options)
         return self._executor.submit(spec, self.results.begin(attempt.key))
 
     def _ended(self, attempt: _Attempt, result: TrialResult, results: dict[TrialKey, TrialResult]) -> _Attempt | None:
         if result.outcome == "infrastructure_error" and attempt.tries < self.plan.infrastructure_tries:
-            self._tell(TryFailed(attempt.key, result.fault))
+            self._emit(TryFailed(attempt.key, result.fault))
             pause = RETRY_PAUSES_S[min(attempt.tries, len(RETRY_PAUSES_S)) - 1]
             return attempt._replace(not_before=time.monotonic() + pause, tries=attempt.tries + 1)
         if result.outcome == "infrastructure_error" and _was_ended_by_agent(result.fault):
@@ -297,7 +297,7 @@ class Run:
         result = result.model_copy(update={"infrastructure_tries": attempt.tries, "is_repeat": is_repeat})
         self.results.finish(result)
         results[attempt.key] = result
-        self._tell(TrialEnded(result))
+        self._emit(TrialEnded(result))
         return None
 
 

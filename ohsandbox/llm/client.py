@@ -104,7 +104,7 @@ class LLM:
         with self._lock:
             for canceled in self._calls:
                 canceled.set()
-        self._cut()
+        self._abort()
 
     def close(self) -> None:
         """Close idle connections; a later `send` opens others."""
@@ -250,7 +250,7 @@ class LLM:
     def _sending(self, emit: OnEvent, extra_body: Mapping[str, Any]) -> Iterator[_Sending]:
         """Register a `send` for `cancel`, and end it when its time is over."""
         canceled = threading.Event()
-        timer = threading.Timer(self.config.total_timeout_s, self._cut)
+        timer = threading.Timer(self.config.total_timeout_s, self._abort)
         timer.daemon = True
         with self._lock:
             self._calls.add(canceled)
@@ -263,9 +263,9 @@ class LLM:
             with self._lock:
                 self._calls.discard(canceled)
 
-    def _cut(self) -> None:
+    def _abort(self) -> None:
         if self._opened:
-            self._opened.cut()
+            self._opened.abort()
 
     def _provider(self) -> Provider:
         """Return the provider; the first call imports its client, and concurrent ones wait for it."""

@@ -65,11 +65,11 @@ class DirectProvider:
         weakref.finalize(self, self._http.client.close)
         self._through_litellm: Provider | None = None
 
-    def cut(self) -> None:
-        """See `Provider.cut`."""
-        self._http.cut()
+    def abort(self) -> None:
+        """See `Provider.abort`."""
+        self._http.abort()
         if self._through_litellm is not None:
-            self._through_litellm.cut()
+            self._through_litellm.abort()
 
     def close(self) -> None:
         """See `Provider.close`."""

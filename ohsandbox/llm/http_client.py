@@ -55,7 +55,7 @@ class BoundedClient:
             event_hooks={"request": [self._before], "response": [_after]},
         )
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Break every connection; readers get an error. The client can be used again."""
         for each in list(self._sockets):
             try:

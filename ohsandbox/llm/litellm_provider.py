@@ -54,10 +54,10 @@ class LiteLLMProvider:
         self._lock = threading.Lock()
         self._http: BoundedClient | None = None
 
-    def cut(self) -> None:
-        """See `Provider.cut`. A request that litellm does not make through our client continues."""
+    def abort(self) -> None:
+        """See `Provider.abort`. A request that litellm does not make through our client continues."""
         if self._http:
-            self._http.cut()
+            self._http.abort()
 
     def close(self) -> None:
         """See `Provider.close`."""

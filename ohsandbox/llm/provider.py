@@ -53,7 +53,7 @@ class Provider(Protocol):
             stream: ask for the answer piece by piece.
         """
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Break every connection, from any thread; readers get an error."""
 
     def close(self) -> None:

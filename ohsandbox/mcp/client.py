@@ -109,8 +109,8 @@ class MCPClient(Client[ClientTransport]):
             mode="legacy",  # initialize: every server supports it and sends list_changed unasked
             init_timeout=0,
             auto_initialize=False,
-            log_handler=self._take_log,
-            message_handler=self._take_message,
+            log_handler=self._on_log_message,
+            message_handler=self._on_notification,
             client_info=Implementation(name="ohsandbox", version=version("ohsandbox")),
         )
         self._transport_options = TransportOptions(session_class=GuardedSession)
@@ -219,7 +219,7 @@ class MCPClient(Client[ClientTransport]):
 
     async def how_it_ended(self) -> str:
         """Return how the connection ended, in one or more sentences."""
-        ended = await self.transport.epitaph() if isinstance(self.transport, SandboxTransport) else None
+        ended = await self.transport.exit_description() if isinstance(self.transport, SandboxTransport) else None
         return f"MCP server {self.server!r} ended while nothing was asked of it. {ended or ''}".rstrip()
 
     async def shut(self) -> None:
@@ -276,11 +276,11 @@ class MCPClient(Client[ClientTransport]):
 
     # --- notifications from the server ----------------------------------------------------------
 
-    async def _take_message(self, message: ServerNotification | Exception) -> None:
+    async def _on_notification(self, message: ServerNotification | Exception) -> None:
         if isinstance(message, ToolListChangedNotification) and self._on_tools_changed is not None:
             self._on_tools_changed()
 
-    async def _take_log(self, message: LogMessage) -> None:
+    async def _on_log_message(self, message: LogMessage) -> None:
         if self._on_log is not None:
             message_text = f"{message.level}: {message.data}"[
                 : 2 * _MAX_SAID_CHARS
@@ -308,7 +308,7 @@ class MCPClient(Client[ClientTransport]):
             return cause
         if isinstance(cause, TimeoutError) or (isinstance(cause, SdkError) and cause.code == REQUEST_TIMEOUT):
             return self._late(doing, seconds)
-        ended = await self.transport.epitaph() if isinstance(self.transport, SandboxTransport) else None
+        ended = await self.transport.exit_description() if isinstance(self.transport, SandboxTransport) else None
         if ended is not None:
             when = "while it started" if doing == INITIALIZE else f"before it could {doing}"
             return MCPServerGoneError(f"MCP server {self.server!r} ended {when}. {ended}")

@@ -113,7 +113,7 @@ def observe(
         content.append(TextContent(text=f"[{more} more parts of {len(result.content)} left out]"))
     structured = masked(result.structured_content, mask)
     text = json.dumps(structured, ensure_ascii=False)
-    if structured is not None and not _is_said(result.structured_content, content):
+    if structured is not None and not _is_in_text(result.structured_content, content):
         content.append(TextContent(text=text))
     return MCPToolObservation(
         server=server, tool=tool, content=tuple(_bounded(content, mask, limits.max_chars)), failed=result.is_error,
@@ -164,7 +164,7 @@ def _size(encoded: str) -> int:
     return len(encoded) * 3 // 4
 
 
-def _is_said(structured: Any, content: Sequence[Content]) -> bool:
+def _is_in_text(structured: Any, content: Sequence[Content]) -> bool:
     """Whether a text of the content is the structured content as JSON, as the protocol recommends.
 
     FastMCP's servers wrap a plain value as `{"result": value}`; their text has only the value.

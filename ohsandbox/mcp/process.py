@@ -180,7 +180,7 @@ class ServerProcess:
         try:
             chunks = read()
             for chunk in chunks or ():
-                self._take(chunk)
+                self._on_chunk(chunk)
         except FloodError as error:
             self.fault = f"It was stopped because it sent {error}."
             chunks = []
@@ -190,14 +190,14 @@ class ServerProcess:
         if chunks == []:
             self._finish()
 
-    def _take(self, chunk: Chunk) -> None:
+    def _on_chunk(self, chunk: Chunk) -> None:
         if chunk.stream is Stream.STDERR:
             self._stderr += chunk.data
             del self._stderr[:-STDERR_BYTES]
             self._pass_on(chunk.data)
             return
         for line in self._framer.feed(chunk.data):
-            if (message := self._intake.take(line)) is not None:
+            if (message := self._intake.parse(line)) is not None:
                 self._put(message)
             else:
                 self._pass_on(line)
@@ -214,7 +214,7 @@ class ServerProcess:
         if self._silent.is_set():
             return
         with contextlib.suppress(FloodError):
-            if self.fault is None and (message := self._intake.take(self._framer.rest())) is not None:
+            if self.fault is None and (message := self._intake.parse(self._framer.rest())) is not None:
                 self._put(message)
         self._silent.set()
         self._received.close()
@@ -230,7 +230,7 @@ class ServerProcess:
             self._finish()
         if self._silent.is_set():
             raise BrokenPipeError
-        if self._unread == len(data) <= _DIRECT_BYTES and self._takes_at_once():
+        if self._unread == len(data) <= _DIRECT_BYTES and self._is_writable():
             self._unread = 0
             try:
                 self._channel.write(data)
@@ -239,7 +239,7 @@ class ServerProcess:
         else:
             self._to_write.put(data)
 
-    def _takes_at_once(self) -> bool:
+    def _is_writable(self) -> bool:
         """Whether the only descriptor is a socket, for which `poll` also tells if it can be written, and has room."""
         fds = self._channel.filenos() or ()
         if len(fds) != 1 or not stat.S_ISSOCK(os.fstat(fds[0]).st_mode):
@@ -322,7 +322,7 @@ class ServerProcess:
             await asyncio.sleep(_LAST_READ_S)
             self._finish()
 
-    def epitaph(self) -> str:
+    def exit_description(self) -> str:
         """Return how the server ended, with its last output, in sentences."""
         program = self._command.argv[0]
         if self.fault:
@@ -399,14 +399,14 @@ class SandboxTransport(ClientTransport):
         finally:
             timer.cancel()
 
-    async def epitaph(self) -> str | None:
+    async def exit_description(self) -> str | None:
         """Return how the server ended, with its last output; None while it runs."""
         process = self.process
         if process is None or not process.is_over:
             return None
         if process.fault is None:
             await asyncio.get_running_loop().run_in_executor(None, process.learn_exit_code)
-        return process.epitaph()
+        return process.exit_description()
 
 
 async def _end_late(starting: asyncio.Future[ServerProcess]) -> None:

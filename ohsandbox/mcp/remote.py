@@ -168,11 +168,11 @@ class _BoundedStream(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         self._chunks = aiter(self._stream)
         async for chunk in self._chunks:
-            self._take(chunk)
+            self._feed(chunk)
             yield chunk
         self._check_parts()
 
-    def _take(self, chunk: bytes) -> None:
+    def _feed(self, chunk: bytes) -> None:
         joined = self._message[-1][-3:] + chunk
         end = max(joined.rfind(b"\n\n"), joined.rfind(b"\r\n\r\n")) if self._has_events else -1
         self._message.append(chunk)

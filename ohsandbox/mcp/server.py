@@ -114,7 +114,7 @@ class MCPServer:
         self.name, self.config, self._resolved = name, resolved.config, resolved
         self._connect, self._advise, self._on_event = connect, advise, on_event
         self._limits = limits
-        self.filter = ToolFilter(name, resolved, pins, self._tell)
+        self.filter = ToolFilter(name, resolved, pins, self._emit)
         self.progress: dict[str, tuple[str, ...]] = {}
         """Progress reports of the newest call of each tool, oldest first."""
         self._said_at = 0.0
@@ -154,16 +154,16 @@ class MCPServer:
                 self._enter(ServerState.FAILED, self._resolved.masked(reason), kind="failed")
                 return
             names = ", ".join(tool.name for tool in self.offered())
-            self._tell("ready", f"{counted(len(self.offered()), 'tool')}: {one_line(names, limit_chars=1000)}")
+            self._emit("ready", f"{counted(len(self.offered()), 'tool')}: {one_line(names, limit_chars=1000)}")
 
     async def _bring_up(self) -> None:
         self._enter(ServerState.STARTING, "It is starting.")
         client = self._connect(
-            on_tools_changed=self._relist_soon, on_log=partial(self._tell, "log"), on_words=self._take_words
+            on_tools_changed=self._relist_soon, on_log=partial(self._emit, "log"), on_words=self._on_output
         )
         try:
             await client.open()
-            self.filter.take(await client.fetch_tools(), client.unfit)
+            self.filter.update(await client.fetch_tools(), client.unfit)
             self._require_open()
         except BaseException as error:  # noqa: BLE001 - re-raised below, also a cancellation
             self._enter(ServerState.ENDED, "It was stopped while it started.")
@@ -192,7 +192,7 @@ class MCPServer:
         if self.state is not ServerState.CLOSED:
             self.state, self.reason = state, reason
         if kind:
-            self._tell(kind, reason)
+            self._emit(kind, reason)
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class MCPServer:
             words = one_line((message or "")[:1000], limit_chars=200)
             line = self._resolved.masked(f"{share} {words}".rstrip())
             self.progress[tool] = (*self.progress.get(tool, ())[1 - MAX_PROGRESS :], line)
-            self._tell("progress", f"{tool}: {line}")
+            self._emit("progress", f"{tool}: {line}")
 
         client = await self._ready()
         self.filter.check(tool)
@@ -276,7 +276,7 @@ class MCPServer:
             self._enter(ServerState.ENDED, str(error))
             fact = f"MCP server {self.name!r} had ended and its restart failed: {error}"
             raise MCPServerGoneError(f"{fact} {self._what_follows()}") from None
-        self._tell("restarted", f"restart {number + 1} of {MAX_RESTARTS}")
+        self._emit("restarted", f"restart {number + 1} of {MAX_RESTARTS}")
 
     def _what_follows(self) -> str:
         """Return what follows from the server's end, as a sentence; switch it off after too many restarts."""
@@ -306,30 +306,30 @@ class MCPServer:
         self._relist_is_due = False  # a notification from here on needs another list
         tools_before = set(self.filter.tools)
         try:
-            self.filter.take(await client.fetch_tools(), client.unfit)
+            self.filter.update(await client.fetch_tools(), client.unfit)
         except OhsandboxError as error:
-            self._tell("tools_changed", f"its new list of tools could not be fetched: {self._masked(error)}")
+            self._emit("tools_changed", f"its new list of tools could not be fetched: {self._masked(error)}")
             return
         tools_now = set(self.filter.tools)
         if tools_now != tools_before:
             added, removed = sorted(tools_now - tools_before), sorted(tools_before - tools_now)
             news = f"new: {', '.join(added) or 'none'}; gone: {', '.join(removed) or 'none'}"
-            self._tell("tools_changed", one_line(news, limit_chars=1000))
+            self._emit("tools_changed", one_line(news, limit_chars=1000))
         if len(self._relists) == MAX_RELISTS and not self._relist_is_due:
-            self._tell("tools_changed", f"they changed {MAX_RELISTS} times in {_RELIST_WINDOW_S / 60:g} minutes; "
+            self._emit("tools_changed", f"they changed {MAX_RELISTS} times in {_RELIST_WINDOW_S / 60:g} minutes; "
                        "further changes are not looked at for as long")  # fmt: skip
 
     # --- messages --------------------------------------------------------------------------------------
 
-    def _tell(self, kind: str, message: str) -> None:
+    def _emit(self, kind: str, message: str) -> None:
         self._on_event(MCPEvent(self.name, kind, self._resolved.masked(message)))
 
-    def _take_words(self, line: str) -> None:
+    def _on_output(self, line: str) -> None:
         """Report start-up output, usually the progress of a download."""
         now = time.monotonic()
         if now - self._said_at >= _STATUS_PAUSE_S:
             self._said_at = now
-            self._tell("status", line)
+            self._emit("status", line)
 
     def _masked(self, error: Any) -> Any:
         """Return the same error without the values of variables in its message."""

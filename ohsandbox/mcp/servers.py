@@ -105,7 +105,7 @@ class MCPServers:
         self._servers = {
             name: MCPServer(
                 name, Resolved(resolved.config, secrets), connect=partial(self._client, name, resolved.config),
-                pins=pins, on_event=self._take_event, advise=partial(self._advice, resolved.config),
+                pins=pins, on_event=self._on_server_event, advise=partial(self._advice, resolved.config),
                 limits=limits,
             )
             for name, resolved in all_resolved.items()
@@ -350,7 +350,7 @@ class MCPServers:
         absent = [status for status in self.status() if status.state not in (ServerState.READY, ServerState.DISABLED)]
         return "\n".join(f"MCP server {status.name!r} is {status.state.value}: {status.reason}" for status in absent)
 
-    def _take_event(self, event: MCPEvent) -> None:
+    def _on_server_event(self, event: MCPEvent) -> None:
         if event.kind not in PASSING:
             self.version += 1
         if self._on_event is not None:

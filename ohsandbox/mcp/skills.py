@@ -101,7 +101,7 @@ def read_skill_servers(files: SkillFiles, runtime: Runtime) -> SkillServers:
 def _collected(files: SkillFiles, refused: list[str], runtime: Runtime) -> Sequence[SkillServer]:
     servers: dict[str, SkillServer] = {}
     for path, data in files.definitions:
-        _take(servers, refused, path, data, runtime)
+        _add_servers(servers, refused, path, data, runtime)
         if len(servers) > MAX_SERVERS:
             raise TooManySkillsError(f"more than {MAX_SERVERS} servers")
     chars = sum(len(json.dumps([server.file, server.definition, server.command_line])) for server in servers.values())
@@ -115,7 +115,7 @@ def _collected(files: SkillFiles, refused: list[str], runtime: Runtime) -> Seque
 # --- definitions ------------------------------------------------------------------------------------
 
 
-def _take(servers: dict[str, SkillServer], refused: list[str], path: str, data: bytes, runtime: Runtime) -> None:
+def _add_servers(servers: dict[str, SkillServer], refused: list[str], path: str, data: bytes, runtime: Runtime) -> None:
     """Add the servers of one file. A file with an invalid definition adds none."""
     try:
         raw, lines = _parsed_yaml(data) if path.endswith(".md") else _parsed_json(data)

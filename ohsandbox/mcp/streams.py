@@ -155,7 +155,7 @@ class Intake:
         """Record an outgoing request; one response with its id is accepted."""
         self._asked.add(coerce_request_id(request_id))
 
-    def take(self, line: bytes) -> JSONRPCMessage | None:
+    def parse(self, line: bytes) -> JSONRPCMessage | None:
         """Return the message in a line; None if it is not one, or must be ignored.
 
         An invalid response becomes an error for its request, which would otherwise wait until its timeout.

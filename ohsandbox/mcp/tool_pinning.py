@@ -205,7 +205,7 @@ class ToolFilter:
         self.refused: dict[str, str] = {}
         """Reasons by name of the refused tools."""
 
-    def take(self, listed: Iterable[Tool], unfit: Mapping[str, str]) -> None:
+    def update(self, listed: Iterable[Tool], unfit: Mapping[str, str]) -> None:
         """Sort a new list of tools; those seen for the first time are pinned.
 
         Raises:

@@ -229,8 +229,8 @@ class _ToolCall:
 
     def _work(self) -> Observation:
         try:
-            self._tool = tool = self._session.ready(self._name, self._tell)
-            self._tell("")
+            self._tool = tool = self._session.ready(self._name, self._set_status)
+            self._set_status("")
             if self._cancelled:
                 return ErrorObservation(message="Cancelled before it began.")
             try:
@@ -247,7 +247,7 @@ class _ToolCall:
             return ErrorObservation(message=f"Tool {self._name!r} failed: {type(error).__name__}: {error}")
         return observation
 
-    def _tell(self, text: str) -> None:
+    def _set_status(self, text: str) -> None:
         self._status = text
 
     async def report(self, report: Report) -> None:

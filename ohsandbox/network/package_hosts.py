@@ -161,7 +161,7 @@ def pip_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
     """
     spec = importlib.util.find_spec("ensurepip")  # on Debian it is a separate package
     bundled = sorted(Path(spec.origin).parent.glob("_bundled/pip-*.whl")) if spec and spec.origin else []
-    output = _said([sys.executable, "-I", "-c", _PIP_SCRIPT, *map(str, bundled)], environ)
+    output = _output_of([sys.executable, "-I", "-c", _PIP_SCRIPT, *map(str, bundled)], environ)
     default, _, settings = output.partition("\n")
     has_index, source, key = False, "environment", ""
     for line in settings.splitlines():
@@ -195,7 +195,7 @@ def uv_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
             or any(isinstance(index, dict) and index.get("default") for index in settings.get("index") or [])
         )
         yield from _hosts("uv", str(file), _urls_in(settings))
-    if not has_index and (output := _said(["uv", "pip", "install", "--help"], environ)):
+    if not has_index and (output := _output_of(["uv", "pip", "install", "--help"], environ)):
         lines = [
             line for line in output.splitlines() if "by default: <" in line or line.lstrip().startswith("default: <")
         ]
@@ -208,7 +208,7 @@ def npm_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
     of_file = [line for line in _text(user_file).splitlines() if "registry" in line.partition("=")[0]]
     yield from _hosts("npm", str(user_file), "\n".join(line.partition("=")[2] for line in of_file))
     try:
-        settings = json.loads(_said(["npm", "config", "list", "--json"], environ) or "{}")
+        settings = json.loads(_output_of(["npm", "config", "list", "--json"], environ) or "{}")
     except (ValueError, RecursionError):
         return
     if isinstance(settings, dict):
@@ -242,7 +242,7 @@ def cargo_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
 
 def go_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
     """Yield the hosts of GOPROXY and GOSUMDB, as `go env` or else the user's file and variables say."""
-    values = _said(["go", "env", "GOPROXY", "GOSUMDB"], environ).splitlines()
+    values = _output_of(["go", "env", "GOPROXY", "GOSUMDB"], environ).splitlines()
     if len(values) == len(("GOPROXY", "GOSUMDB")):
         yield from _hosts("go", "go env", f"{values[0]}\n{_sum_url(values[1])}")
         return
@@ -287,7 +287,7 @@ def _urls_in(value: Any, key: str = "") -> str:
     return value if isinstance(value, str) and key in _TOML_KEYS else ""
 
 
-def _said(command: list[str], environ: Mapping[str, str]) -> str:
+def _output_of(command: list[str], environ: Mapping[str, str]) -> str:
     """Return the output of a tool, run in the root directory; "" if it is missing, fails or exceeds its time limit."""
     path = _trusted_path(environ.get("PATH", ""))
     program = shutil.which(command[0], path=path)

@@ -39,12 +39,12 @@ class DirectoryLock:
         self.is_held = False
         """False if the file system cannot lock (some NFS): nothing then keeps a second process out."""
         try:
-            self._take(name)
+            self._acquire(name)
         except BaseException:
             os.close(self._descriptor)
             raise
 
-    def _take(self, name: str) -> None:
+    def _acquire(self, name: str) -> None:
         try:
             if not self._outlast_readers():
                 raise ConversationOpenError(

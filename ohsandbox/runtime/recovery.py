@@ -282,7 +282,7 @@ class RecoveringBackend(Backend):
 
     def _call_once(self, call: WorkerCall, begun: Exchange | None = None) -> CallResult:
         call = call._replace(user=self._worker_user(call.user))
-        exchange = begun or Exchange(self._pool.take(call.user, wait_s=self._worker_wait_s(call)), call)
+        exchange = begun or Exchange(self._pool.acquire(call.user, wait_s=self._worker_wait_s(call)), call)
         worker = exchange.worker
         if call.mark:
             self._running[worker] = exchange

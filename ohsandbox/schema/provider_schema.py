@@ -111,7 +111,7 @@ class _Copy:
             return node is not False
         kept: dict[str, Any] = {}
         try:
-            self._take(1)
+            self._spend(1)
             for key, value in sorted(node.items(), key=lambda item: item[0] in _DEFINITIONS):
                 self._keep(kept, key, value, depth + 1)
         except _TooMuchError:
@@ -121,7 +121,7 @@ class _Copy:
     def _keep(self, kept: dict[str, Any], key: str, value: Any, depth: int) -> None:
         if key in _SCHEMA_LISTS or (key == "items" and isinstance(value, list)):
             if isinstance(value, list) and value:
-                self._take(len(value))
+                self._spend(len(value))
                 kept[key] = [self.schema(item, depth) for item in value]
         elif key in _SCHEMA:
             kept[key] = self.schema(value, depth)
@@ -130,7 +130,7 @@ class _Copy:
                 copied = kept[key] = {}  # attached before it is filled: entries before the limits are reached stay
                 for name, item in value.items():
                     if isinstance(name, str) and encodable(name) == name:
-                        self._take(1, len(name))
+                        self._spend(1, len(name))
                         copied[name] = self.schema(item, depth)
         elif key in _DATA and _DATA[key](value):
             with contextlib.suppress(_NotJSONError):
@@ -138,9 +138,9 @@ class _Copy:
 
     def _data(self, value: Any, depth: int) -> Any:
         if isinstance(value, str) and encodable(value) == value:
-            self._take(1, len(value))
+            self._spend(1, len(value))
             return value
-        self._take(1)
+        self._spend(1)
         if depth <= MAX_DEPTH and isinstance(value, list):
             return [self._data(item, depth + 1) for item in value]
         if depth <= MAX_DEPTH and isinstance(value, dict) and all(isinstance(name, str) for name in value):
@@ -149,7 +149,7 @@ class _Copy:
             return value
         raise _NotJSONError
 
-    def _take(self, nodes: int, chars: int = 0) -> None:
+    def _spend(self, nodes: int, chars: int = 0) -> None:
         self._nodes -= nodes
         self._chars -= chars
         if self._nodes < 0 or self._chars < 0:

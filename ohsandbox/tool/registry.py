@@ -226,7 +226,7 @@ def usable(name: str, tool: Any) -> Registrable:
         raise UsageError(
             f"Tool {name!r} is a {type(tool).__name__}. Register a ToolDefinition, its class, a factory or a function."
         )
-    if isinstance(tool, ToolDefinition | type) or _takes(tool, _STATE_PARAMETER, any_name=True):
+    if isinstance(tool, ToolDefinition | type) or _accepts(tool, _STATE_PARAMETER, any_name=True):
         registrable: Registrable = tool
         return registrable
     if inspect.isfunction(tool) or inspect.ismethod(tool):
@@ -245,9 +245,9 @@ def _origin_of(entry: Registrable) -> Origin:
 
 def _make(spec: Tool, entry: type[ToolBase[Any, Any]] | _ToolFactory, conv_state: ConversationState) -> Any:
     factory: Callable[..., Any] = entry.create if isinstance(entry, type) else entry  # type: ignore[attr-defined]
-    if unknown := [name for name in spec.params if not _takes(factory, name)]:
+    if unknown := [name for name in spec.params if not _accepts(factory, name)]:
         parameters = (
-            ", ".join(name for name in inspect.signature(factory).parameters if _takes(factory, name)) or "none"
+            ", ".join(name for name in inspect.signature(factory).parameters if _accepts(factory, name)) or "none"
         )
         raise UsageError(f"Tool {spec.name!r} has no params {', '.join(map(repr, unknown))}. It has: {parameters}.")
     try:
@@ -262,7 +262,7 @@ def _make(spec: Tool, entry: type[ToolBase[Any, Any]] | _ToolFactory, conv_state
         ) from error
 
 
-def _takes(factory: Callable[..., Any], name: str, *, any_name: bool = False) -> bool:
+def _accepts(factory: Callable[..., Any], name: str, *, any_name: bool = False) -> bool:
     """Whether the factory takes a param of that name, also by `**`, or has no readable signature.
 
     conv_state counts as a param only if any_name is set.

@@ -171,7 +171,7 @@ class Driver:
             self._death = self.start()
             process = self._process
             if process is None:
-                raise self._take_death()
+                raise self._pop_death()
             deadline = time.monotonic() + timeout_s
             if process.pending is not None:
                 self._answer(process, deadline, timeout_s)
@@ -190,7 +190,7 @@ class Driver:
         """
         with self._lock:
             if self._process is None:
-                raise self._take_death()
+                raise self._pop_death()
             return self._answer(self._process, time.monotonic() + timeout_s, timeout_s)
 
     def _answer(self, process: _Process, deadline: float, timeout_s: float) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class Driver:
         if process.alive:
             raise RequestTimedOut(f"{self._name} gave no answer within {timeout_s:g} s and still works on it.")
         self._bury()
-        raise self._take_death()
+        raise self._pop_death()
 
     # --- ending it ----------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class Driver:
             ending = f"{self._name} {process.cause()}. {process.last_words()}"
         self._death = ProgramDied(ending.strip(), status=process.status)
 
-    def _take_death(self) -> ProgramDied:
+    def _pop_death(self) -> ProgramDied:
         death, self._death = self._death, None
         return death or ProgramDied(f"{self._name} was stopped.")
 
@@ -347,9 +347,9 @@ class _Process:
             if not chunks:
                 return
             for chunk in chunks:
-                self._take(chunk)
+                self._receive(chunk)
 
-    def _take(self, chunk: Chunk) -> None:
+    def _receive(self, chunk: Chunk) -> None:
         if chunk.stream is Stream.STDERR:
             self._tail = (self._tail + chunk.data[-TAIL_BYTES:])[-TAIL_BYTES:]
             self._on_stderr(chunk.data)

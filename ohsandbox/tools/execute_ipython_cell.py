@@ -193,7 +193,7 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
         with self._lock:
             if action.reset:
                 self._driver.stop(grace_s=_QUIT_S)
-                self._output.take()
+                self._output.read()
             notice = self._start()
             if action.reset:
                 notice = f"A new kernel was started: {self._version()}"
@@ -243,7 +243,7 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
         return f"Python {versions.get('python')}, " + (f"IPython {ipython}" if ipython else "without IPython")
 
     def _run(self, code: str, timeout_s: float) -> IPythonObservation:
-        between = self._output.take()
+        between = self._output.read()
         nonce = secrets.token_hex(16)
         self._output.expect(nonce)
         self._asked_to_stop = None
@@ -260,7 +260,7 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
                 reason = "The cell ignored its interrupts, so the kernel was ended"
             late = f"The time of {timeout_s:g} s was over. " if timed_out else ""
             return IPythonObservation(
-                text=_OUR_FRAMES.sub("", _text(between, self._output.take(), self._limit_chars)),
+                text=_OUR_FRAMES.sub("", _text(between, self._output.read(), self._limit_chars)),
                 timed_out=timed_out,
                 kernel_died=True,
                 error=reason,
@@ -274,7 +274,7 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
         notices += [f"{refused} image(s) left out: the data is not of the type that it claims"] * bool(refused)
         error = answer.get("error")
         return IPythonObservation(
-            text=_text(between, self._output.take(), self._limit_chars),
+            text=_text(between, self._output.read(), self._limit_chars),
             images=images,
             error=error.encode("utf-8", "replace").decode() if isinstance(error, str) else None,
             timed_out=timed_out,
@@ -329,9 +329,9 @@ class _Output:
         with self._lock:
             return self._capture.last(size)
 
-    def take(self) -> Captured:
+    def read(self) -> Captured:
         with self._lock:
-            return self._capture.take(final=True, masker=self._masker)
+            return self._capture.read(final=True, masker=self._masker)
 
 
 def _text(between: Captured, cell: Captured, limit_chars: int) -> str:

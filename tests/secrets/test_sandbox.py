@@ -111,7 +111,7 @@ def test_where_the_middle_is_left_out_no_part_of_a_secret_stays(offset: int) -> 
     data = b"." * (1000 - offset) + PLAIN.encode() + b"." * 5000 + PLAIN.encode() + b"." * (1000 - offset)
     for at in range(0, len(data), 7):
         capture.feed(data[at : at + 7])
-    text = capture.take(final=True, masker=Masker(SECRETS)).text
+    text = capture.read(final=True, masker=Masker(SECRETS)).text
     assert not [at for at in range(len(PLAIN) - 3) if PLAIN[at : at + 4] in text]
 
 

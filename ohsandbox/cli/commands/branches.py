@@ -31,7 +31,7 @@ def list_branches(directory: Path | None, *, as_json: bool) -> int:
     for branch in branches.find_branches(directory):
         try:
             with branches.work_of(branch) as work:
-                state = "all in the repository" if branches.is_in_repository(branch, work) else _told(work)
+                state = "all in the repository" if branches.is_in_repository(branch, work) else _description_of(work)
         except UsageError as error:
             state = str(error)
         rows.append((branch.name, str(branch.repository), state, str(branch.tree)))
@@ -86,7 +86,7 @@ def merge_branch(name: str, directory: Path | None, *, yes: bool) -> int:
             return 0
         _print_diff(branch, work, stat_only=True)
         repository = safe_line(branch.repository)
-        question = f"Merge {_told(work)} into what is checked out in {repository}?"
+        question = f"Merge {_description_of(work)} into what is checked out in {repository}?"
         show_diff = partial(_print_diff, branch, work, limit_lines=MAX_SHOWN_LINES)
         if not is_agreed(question, what="A merge", yes=yes, show_diff=show_diff):
             print("Nothing was changed.")
@@ -110,7 +110,7 @@ def drop_branch(name: str, directory: Path | None, *, yes: bool) -> int:
     try:
         with branches.work_of(branch) as work:
             is_kept = work.commit == branch.base or branches.is_in_repository(branch, work)
-            lost = "" if is_kept else _told(work)
+            lost = "" if is_kept else _description_of(work)
     except UsageError as error:
         lost = f"work that cannot be read ({error})"
     if lost and not is_agreed(f"Remove {safe_line(branch.tree)} with {lost}?", what=f"{lost} would be lost", yes=yes):
@@ -121,7 +121,7 @@ def drop_branch(name: str, directory: Path | None, *, yes: bool) -> int:
     return 0
 
 
-def _told(work: BranchWork) -> str:
+def _description_of(work: BranchWork) -> str:
     more = " and what is not committed" if work.is_dirty else ""
     return f"{counted(work.commits, 'commit')}{more}"
 

@@ -19,7 +19,7 @@ from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.cli.prompts.prompt import ask, ask_secret, person_present
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import safe, safe_line, say
-from ohsandbox.cli.settings.file import checked, file_to_change, tell_what_is_above
+from ohsandbox.cli.settings.file import checked, file_to_change, warn_if_overridden
 from ohsandbox.cli.settings.model import key_name
 from ohsandbox.cli.settings.project import UsedProject, use_project
 from ohsandbox.errors import UsageError
@@ -114,7 +114,7 @@ def set_setting(name: str, text: str | None, file: Path | None) -> int:
     values = _with_value(values, top, below, text)
     write_object(path, values)
     say(f"{name} is set in {path}.")
-    tell_what_is_above(top)
+    warn_if_overridden(top)
     return 0
 
 
@@ -132,7 +132,7 @@ def unset_setting(name: str, file: Path | None) -> int:
     del section[last]
     write_object(path, values)
     say(f"{name} is removed from {path}.")
-    tell_what_is_above(_path_of(name)[0])
+    warn_if_overridden(_path_of(name)[0])
     return 0
 
 

@@ -155,14 +155,14 @@ def make_agent(how: EvalOptions, what: RunOptions) -> EvaluatedAgent:
             agent = _replay(what, Path(directory))
         case _:
             raise UsageError(f"Unknown agent {how.agent!r}. Name one of: {', '.join(AGENTS)}.")
-    _take_network(agent, how)
-    _take_credentials(agent, how.agent_credential or (), how.agent_network)
+    _set_network(agent, how)
+    _set_credentials(agent, how.agent_credential or (), how.agent_network)
     for warning in agent.secrets.warnings:
         say(f"warning: {warning}")
     return agent
 
 
-def _take_credentials(agent: EvaluatedAgent, flags: Sequence[str], network: str | None) -> None:
+def _set_credentials(agent: EvaluatedAgent, flags: Sequence[str], network: str | None) -> None:
     """Pass these credentials to the agent's sandboxes; their values appear in no result file.
 
     Raises:
@@ -178,7 +178,7 @@ def _take_credentials(agent: EvaluatedAgent, flags: Sequence[str], network: str 
     agent.secrets = agent.secrets.hiding(HiddenValues((one.name, one.value) for one in found))
 
 
-def _take_network(agent: EvaluatedAgent, how: EvalOptions | ValidateOptions) -> None:
+def _set_network(agent: EvaluatedAgent, how: EvalOptions | ValidateOptions) -> None:
     """Give the agent the network that the options name.
 
     Raises:
@@ -346,7 +346,7 @@ def _carried_out(
 ) -> dict[str, TrialResult]:
     if not tasks:
         return {}
-    _take_network(agent, how)
+    _set_network(agent, how)
     plan = RunPlan(tasks, agent, concurrent=how.concurrent, timeout_multiplier=how.timeout_multiplier)
     say(f"{agent.name}: {counted(len(tasks), 'task')}")
     progress = open_progress(no_tui=how.no_tui)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.cli.prompts.prompt import person_present
 from ohsandbox.cli.rendering.text import hide, progress_text, safe_line, say
-from ohsandbox.cli.sandbox.network_words import blocked_told_at_end
-from ohsandbox.cli.sandbox.runtime import full_options, make_runtime, place_of, started_runtime, tell_kept
+from ohsandbox.cli.sandbox.network_words import blocked_reported_at_end
+from ohsandbox.cli.sandbox.runtime import full_options, make_runtime, place_of, print_kept, started_runtime
 from ohsandbox.cli.sandbox.sandbox_ports import opened_ports
 from ohsandbox.cli.sandbox.terminal import (
     READ_BYTES,
@@ -52,7 +52,7 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
     """
     env = options.checked_environment(where)
     full, _ = full_options(where, None, command="exec", person=person_present())
-    runtime = make_runtime(full, progress=_tell_steps())
+    runtime = make_runtime(full, progress=_build_step_printer())
     with_tty = sys.stdin.isatty() and sys.stdout.isatty() if options.tty is None else options.tty
     argv = ["/bin/sh", "-c", _PIPES_SCRIPT, "sh", *command]
     if with_tty:
@@ -61,7 +61,7 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
         say(f"The command works on a copy of {full.workspace}, which is deleted when it ends.")
     with (
         started_runtime(runtime, warn=say, setup=full),
-        blocked_told_at_end(runtime, "ohsandbox exec --allow", say),
+        blocked_reported_at_end(runtime, "ohsandbox exec --allow", say),
         opened_ports(runtime, full, say),
         runtime.open_channel(argv, tty=with_tty, env=env, user=options.user) as channel,
         killed_on_error(channel),
@@ -77,7 +77,7 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
         return code
 
 
-def _tell_steps() -> Callable[[PullProgress], None]:
+def _build_step_printer() -> Callable[[PullProgress], None]:
     """Print each step of a build once; the progress of a pull is not printed between a command's own lines."""
     told = 0
 
@@ -174,26 +174,26 @@ def open_terminal(program: Sequence[str], options: ShellOptions, where: SandboxO
     for warning in secrets.warnings:
         say(f"warning: {warning}")
     runtime, began = make_runtime(full, progress=lambda progress: _status(progress_text(progress))), time.monotonic()
-    with started_runtime(runtime, warn=say, setup=full, tell=_tell_setup), opened_ports(runtime, full, say):
+    with started_runtime(runtime, warn=say, setup=full, tell=_print_setup_line), opened_ports(runtime, full, say):
         _status("")
         say(f"{place_of(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
-        _tell_terms(full, secrets)
+        _print_terms(full, secrets)
         quiet = " ".join(name for name in _QUIET.split() if name not in own)
         argv = terminal_argv(program or _A_SHELL, prepare=_PREPARE.format(quiet=quiet))
         environment = terminal_environment() | secrets.environment() | own
         with (
-            blocked_told_at_end(runtime, "ohsandbox shell --allow", say),
+            blocked_reported_at_end(runtime, "ohsandbox shell --allow", say),
             runtime.open_channel(argv, tty=True, env=environment, user=options.user) as channel,
             killed_on_error(channel),
         ):
             code = attend(channel)
         if code == KILLED:
             runtime.check_alive()
-        _tell_end(runtime, full)
+        _print_end(runtime, full)
     return code
 
 
-def _tell_terms(full: SandboxOptions, secrets: Secrets) -> None:
+def _print_terms(full: SandboxOptions, secrets: Secrets) -> None:
     """Print what a person should know before the program takes over the screen."""
     if secrets.names:
         say(
@@ -204,13 +204,13 @@ def _tell_terms(full: SandboxOptions, secrets: Secrets) -> None:
         say(f"It works on a copy of {full.workspace}, which {fate} at the end.")
 
 
-def _tell_end(runtime: Runtime, full: SandboxOptions) -> None:
+def _print_end(runtime: Runtime, full: SandboxOptions) -> None:
     if notices := runtime.take_notices():
         say(notices)
-    tell_kept(runtime, full, "shell", say)
+    print_kept(runtime, full, "shell", say)
 
 
-def _tell_setup(line: str) -> None:
+def _print_setup_line(line: str) -> None:
     _status("")
     say(line)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from ohsandbox.cli.prompts.prompt import ask, ask_with_default_yes, person_present
 from ohsandbox.cli.rendering.tables import print_message
 from ohsandbox.cli.rendering.text import safe_line, say
-from ohsandbox.cli.settings.file import file_to_change, tell_what_is_above
+from ohsandbox.cli.settings.file import file_to_change, warn_if_overridden
 from ohsandbox.cli.settings.model import key_name
 from ohsandbox.cli.settings.model_setup import Answers, model_answers, values_to_write, write_settings
 from ohsandbox.errors import OhsandboxError, UsageError
@@ -44,9 +44,9 @@ def init(how: InitOptions) -> int:
     if not person and not how.yes:
         raise UsageError("This question needs a terminal. Use --yes to write this.")
     write_settings(path, written, answers)
-    _tell_engine()
+    _warn_without_engine()
     for name in ("model", "api_key", "base_url", "image", "network"):
-        tell_what_is_above(name)
+        warn_if_overridden(name)
     print('Try it: ohsandbox run --workspace . "Explain what this project does"')
     return 0
 
@@ -69,7 +69,7 @@ def _ask_network(values: dict[str, Any]) -> NetworkMode:
         print_message(f"{answer!r} is neither none nor allowlist nor open.")
 
 
-def _tell_engine() -> None:
+def _warn_without_engine() -> None:
     try:
         with open_inventory():
             pass

@@ -28,7 +28,7 @@ def work_plainly(run: RunRequest) -> int:
     with RunSession(options, run.settings, _open_view(options), person=person) as session:
         session.open(run.where, run.resumed, run.begun)
         if options.task is not None:
-            code = session.say(options.task, in_talk=False)
+            code = session.send_message(options.task, in_talk=False)
         elif run.resumed is not None:
             code = session.go_on(in_talk=person and options.talks)
         if options.task is None and options.talks and not code:
@@ -67,5 +67,5 @@ def _talk(session: RunSession, ask: Callable[[], str]) -> int:
             if not run_command(context, text):
                 return code
         elif text.strip():
-            code = session.say(message_of(text).strip(), in_talk=True)
+            code = session.send_message(message_of(text).strip(), in_talk=True)
             interrupted = session.conversation.status() is ConversationStatus.CANCELED

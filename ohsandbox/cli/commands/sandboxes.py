@@ -129,7 +129,9 @@ def build_images(names: Sequence[str], *, base: str | None) -> int:
         made = base
         for name in wanted:
             began = time.monotonic()
-            made = inventory.build_shipped_image(name, base=base if names and base else made, progress=_steps_told())
+            made = inventory.build_shipped_image(
+                name, base=base if names and base else made, progress=_build_step_printer()
+            )
             print(f"{made} is ready after {time.monotonic() - began:.0f} s: ohsandbox run --image {made}", flush=True)
     return 0
 
@@ -162,7 +164,7 @@ def prune_images() -> int:
     return 0
 
 
-def _steps_told() -> Callable[[PullProgress], None]:
+def _build_step_printer() -> Callable[[PullProgress], None]:
     """Return a function that prints each build step once, and other progress when it changes."""
     told: set[str] = set()
 

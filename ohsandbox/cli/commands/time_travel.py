@@ -20,7 +20,7 @@ from ohsandbox.cli.rendering.file_changes import (
 from ohsandbox.cli.rendering.tables import open_console, print_paged
 from ohsandbox.cli.rendering.text import safe_line, say
 from ohsandbox.cli.rendering.view import PlainView
-from ohsandbox.cli.sandbox.post_run_report import tell_changes
+from ohsandbox.cli.sandbox.post_run_report import report_changes
 from ohsandbox.cli.session.resume import copy_options
 from ohsandbox.conversation.storage import LAST, find_stored, read_stored
 from ohsandbox.errors import ConversationOpenError, OhsandboxError, UsageError
@@ -78,7 +78,7 @@ def undo_turns(wanted: str, turns: str | None, root: Path | None, *, yes: bool) 
     print(f"Conversation {forked.id} is {directory.name} without its last {taken}; that one stays.")
     if (source := copied_workspace(directory)) is not None:
         print(f"{safe_line(source)} is unchanged, with what `ohsandbox apply` wrote there: the agent worked on a copy.")
-    return _told(forked.id, plan.workspace, refused, root)
+    return _print_result(forked.id, plan.workspace, refused, root)
 
 
 def redo_undone(wanted: str, root: Path | None, *, yes: bool) -> int:
@@ -89,7 +89,7 @@ def redo_undone(wanted: str, root: Path | None, *, yes: bool) -> int:
         return 1
     older, refused = undo.redo(plan)
     print(f"What {plan.directory.name} had taken back is there again, and conversation {older.name} with it.")
-    return _told(older.name, plan.workspace, refused, root)
+    return _print_result(older.name, plan.workspace, refused, root)
 
 
 def _closed(wanted: str, root: Path | None) -> Path:
@@ -116,17 +116,17 @@ def fork_at(wanted: str, at: int | None, root: Path | None, *, workspace: Path |
     refused = restore_workspace(forked)
     copy_options(directory, forked.directory, workspace=place)
     if place is not None:
-        _tell(f"not kept, so not in {place}", not_kept(forked).items())
+        _print_paths(f"not kept, so not in {place}", not_kept(forked).items())
     print(f"Conversation {forked.id} goes on from event {seq} of {directory.name}.")
-    return _told(forked.id, moved, refused, root)
+    return _print_result(forked.id, moved, refused, root)
 
 
 def _agreed(plan: undo.UndoPlan, remedy: str, *, yes: bool) -> bool:
     """Ask the person to agree to the changes in their directory."""
     if plan.workspace is None:
         return True
-    _tell("not kept, so not brought back", plan.left_out.items())
-    _tell("Left as it is", plan.kept_back)
+    _print_paths("not kept, so not brought back", plan.left_out.items())
+    _print_paths("Left as it is", plan.kept_back)
     if not plan.changes:
         return True
     if plan.is_cut_off:
@@ -138,10 +138,10 @@ def _agreed(plan: undo.UndoPlan, remedy: str, *, yes: bool) -> bool:
     return is_agreed(f"Change {_these(count)}? {remedy}", what=f"{counted(count, 'file')} would be changed", yes=yes)
 
 
-def _told(
+def _print_result(
     conversation: str, workspace: Workspaces | None, refused: Sequence[UnappliedChange], root: Path | None
 ) -> int:
-    _tell("Not put back", refused)
+    _print_paths("Not put back", refused)
     one = workspace.only if workspace else None  # of several all are known, those that are only read as well
     where = "" if one is None else f" --workspace {shlex.quote(str(one))}"
     if (copied := copied_workspace((root or conversations_dir()) / conversation)) is not None:
@@ -161,13 +161,13 @@ def show_diff(
     if wanted.isdecimal() and len(wanted) <= _MAX_EVENT_DIGITS and b is None:  # `diff 3 7`, without an id
         wanted, a, b = LAST, int(wanted), a
     with diff_workspace(find_stored(root or conversations_dir(), wanted), a, b, ignored=everything) as work:
-        _tell_left_out(work)
+        _print_left_out(work)
         if stat:
             print_paged(stat_lines(work, columns=open_console().width))
             return 0
         texts, binaries = ([*work.changes], []) if everything else split_binaries(work)
         if binaries:
-            _tell("binary", [(change.path, sizes_of(change)) for change in binaries])
+            _print_paths("binary", [(change.path, sizes_of(change)) for change in binaries])
         if not everything and (binaries or work.has_unwanted):
             say("`ohsandbox diff --all` has what was left out as well.")
         if sys.stdout.isatty():
@@ -188,14 +188,14 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
         raise UsageError(f"Directory {str(target)!r} does not exist. Create it, or name another with --to.")
     if any(bound.resolve() == target for bound in bound_workspaces(directory)):
         raise UsageError(f"The agent worked in {str(target)!r} itself: its changes are there. See `ohsandbox undo`.")
-    _tell_cut_off(directory)
+    _warn_cut_off(directory)
     with diff_workspace(directory) as work:
-        _tell_left_out(work)
+        _print_left_out(work)
         facts = target.stat()
         there = scan_changed(target, work.changes, work.store)
         found = merge(work.changes, there, work.store, owner=(facts.st_uid, facts.st_gid))
         if found.conflicts:
-            _tell(f"Not applied to {target}, because it does not fit", found.conflicts)
+            _print_paths(f"Not applied to {target}, because it does not fit", found.conflicts)
             print("Nothing was changed.")
             return 1
         if not found.changes:
@@ -214,13 +214,13 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
         before = scan(target)
         refused = write_changes(target, found.changes, work.store, git=False)
     print(f"{counted(count - len(refused), 'change')} made in {safe_line(target)}.")
-    tell_changes(compare(target, before, scan(target)), target, warn=PlainView().warn)
+    report_changes(compare(target, before, scan(target)), target, warn=PlainView().warn)
     print("`ohsandbox undo` does not undo this: it changes the agent's copy, not your directory.")
-    _tell("Not written", refused)
+    _print_paths("Not written", refused)
     return 1 if refused else 0
 
 
-def _tell_cut_off(directory: Path) -> None:
+def _warn_cut_off(directory: Path) -> None:
     """Warn about a turn that was killed: the checkpoint was taken before it, so its changes are missing."""
     stored = read_stored(directory)
     if stored.holder is None and stored.metadata is not None and stored.metadata.status is ConversationStatus.RUNNING:
@@ -241,15 +241,15 @@ def _these(count: int) -> str:
     return "this file" if count == 1 else f"these {count:,} files"
 
 
-def _tell(heading: str, left_out: Iterable[tuple[str, str]]) -> None:
+def _print_paths(heading: str, left_out: Iterable[tuple[str, str]]) -> None:
     """Print the paths that were left out and the reasons, most serious first."""
     for line in shortened([f"{path}: {why}" for path, why in left_out], "{} more"):
         say(f"{heading}: {line}")
 
 
-def _tell_left_out(work: WorkspaceDiff) -> None:
+def _print_left_out(work: WorkspaceDiff) -> None:
     sys.stdout.flush()
-    _tell("left out", work.left_out.items())
+    _print_paths("left out", work.left_out.items())
     over = [one for one in work.left_out.items() if is_over_limit(one[1]) and not one[1].endswith(BEFORE)]
     if work.image is not None and over:
         path, why = over[0]

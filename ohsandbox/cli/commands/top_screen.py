@@ -70,7 +70,7 @@ class TopScreen:
         self._over = threading.Event()
         self._app: Application[None] = Application(
             layout=Layout(self._layout()), key_bindings=self._bindings(), full_screen=True, style=STYLE,
-            refresh_interval=1.0, before_render=lambda _: self._take_rows(),
+            refresh_interval=1.0, before_render=lambda _: self._fetch_rows(),
         )  # fmt: skip
 
     def run(self) -> int:
@@ -119,7 +119,7 @@ class TopScreen:
             Window(FormattedTextControl(lambda: [("class:head", self._line(_HEADINGS))]), height=1),
             Window(table, wrap_lines=False),
             Window(FormattedTextControl(self._details), height=4, wrap_lines=False),
-            Window(FormattedTextControl(self._keys_told), height=1),
+            Window(FormattedTextControl(self._key_help), height=1),
         ])  # fmt: skip
 
     @property
@@ -135,14 +135,14 @@ class TopScreen:
     def _row(self) -> TopRow | None:
         return self._rows[self._index] if self._rows else None
 
-    def _take_rows(self) -> None:
+    def _fetch_rows(self) -> None:
         """Take the rows before each frame, so that all parts of the frame show the same data."""
         index = self._index
         self._rows = self._survey.rows()
         if self._rows and self._chosen not in {row.key for row in self._rows}:
             self._chosen = self._rows[min(index, len(self._rows) - 1)].key
 
-    def _keys_told(self) -> StyleAndTextTuples:
+    def _key_help(self) -> StyleAndTextTuples:
         return [("class:dim", KEYS if self._columns >= len(KEYS) else _SHORT_KEYS)]
 
     def _summary(self) -> StyleAndTextTuples:

@@ -81,7 +81,7 @@ def with_attachments(
             continue
         data, place = found
         if (url := image_url(data)) is not None:
-            if _takes_image(url, path, len(images), limits, tell):
+            if _accepts_image(url, path, len(images), limits, tell):
                 tell(f"Attached: {path}{place}, an image of {size(len(data))}.")
                 images.append(url)
         elif shown := _attached(path, data, place, tell):
@@ -101,7 +101,7 @@ def pasted_file(text: str) -> str | None:
     return f"@{_TO_ESCAPE.sub(_BACKSLASH, str(path))} "
 
 
-def _takes_image(url: str, path: str, number: int, limits: OutputLimits, tell: Callable[[str], None]) -> bool:
+def _accepts_image(url: str, path: str, number: int, limits: OutputLimits, tell: Callable[[str], None]) -> bool:
     try:
         limits.check_images([url] * (number + 1))
     except UsageError as error:

@@ -89,12 +89,12 @@ class InteractiveSession:
         with RunSession(options, run.settings, self._view, person=True, present=self._present) as session:
             self._session = session
             self._bar.session_usd = lambda: session.spent.cost_usd
-            session.takes_message = self._take_message
+            session.takes_message = self._enqueue_message
             session.open(sandbox_options, run.resumed, run.begun)
             code, talks = 0, options.talks
             if options.task is not None:
                 self._view.show_block(MessageBlock("user", options.task))
-                code = session.say(options.task, in_talk=False)
+                code = session.send_message(options.task, in_talk=False)
                 talks = talks and (code == INTERRUPTED or self._screen.has_draft)
             elif run.resumed is not None:
                 code = session.go_on(in_talk=options.talks)
@@ -111,7 +111,7 @@ class InteractiveSession:
         self._show_network()
         presenter = ScreenPresenter(
             conversation, self._view, screen=self._screen, bar=self._bar, answer=self._answer,
-            command=self._do, message=self._message, each_tick=lambda: self._told(self._show_command),
+            command=self._do, message=self._message, each_tick=lambda: self._report_errors(self._show_command),
         )  # fmt: skip
         presenter.rings = self._session.settings.bell
         return presenter
@@ -128,7 +128,7 @@ class InteractiveSession:
         code = 0
         while True:
             try:
-                self._told(self._await_command)
+                self._report_errors(self._await_command)
                 line = self._screen.read()
             except EOFError:
                 return code
@@ -142,11 +142,11 @@ class InteractiveSession:
                     self._view.info("Stopped.")
             else:
                 self._view.show_block(MessageBlock("user", line.shown))
-                code = session.say(*self._message(line), in_talk=True)
+                code = session.send_message(*self._message(line), in_talk=True)
                 if session.policy_name == "plan" and session.conversation.status() is ConversationStatus.IDLE:
                     self._view.info(_PLANNED)
 
-    def _take_message(self, text: str) -> None:
+    def _enqueue_message(self, text: str) -> None:
         """Read text that a person wrote elsewhere as a line of input, also while a question is open.
 
         Raises:
@@ -185,7 +185,7 @@ class InteractiveSession:
                 self._bar.mode = MODES[self._session.policy_name].short
                 self._show_network()
             return goes_on
-        self._told(lambda: self._run_command(line.text[1:].strip()))
+        self._report_errors(lambda: self._run_command(line.text[1:].strip()))
         return True
 
     @contextlib.contextmanager
@@ -260,7 +260,7 @@ class InteractiveSession:
         self._view.show_block(ResultBlock(shown, ending, ok=result.exit_code == 0, seconds=command.seconds))
         self._ran.append(Ran(command.command, shown, ending))
 
-    def _told(self, act: Callable[[], None]) -> None:
+    def _report_errors(self, act: Callable[[], None]) -> None:
         """Call act and report its error, unless the sandbox is gone."""
         try:
             act()

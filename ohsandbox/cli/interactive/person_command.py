@@ -51,11 +51,11 @@ class PersonCommand:
 
     def _run(self, runtime: Runtime) -> None:
         try:
-            self.seen = runtime.execute(self.command, session=PERSON, on_output=self._hear, cancel=self._cancel)
+            self.seen = runtime.execute(self.command, session=PERSON, on_output=self._on_output, cancel=self._cancel)
         except BaseException as error:  # noqa: BLE001 - it is raised where the person waits
             self.error = error
         self.seconds = time.monotonic() - self._began
         self._over.set()
 
-    def _hear(self, text: str) -> None:
+    def _on_output(self, text: str) -> None:
         self._tail = (self._tail + text)[-MAX_LIVE_CHARS:]

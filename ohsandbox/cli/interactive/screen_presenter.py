@@ -150,12 +150,12 @@ class ScreenPresenter(Presenter):
         """Monotonic time of the person's last message to the agent."""
         super().__init__(conversation, view, echo=False, answer=answer)
 
-    def tell(self, line: str) -> None:
+    def show_line(self, line: str) -> None:
         """Print a line, immediately if the prompt is waiting for input: nothing else would be printed then."""
         if self._screen.is_reading and not self._screen.is_suspended:
             self.view.info(line)
         else:
-            super().tell(line)
+            super().show_line(line)
 
     def _shown(self, begin: Callable[[], object], *, word: str = "") -> ConversationStatus:
         self._screen.region.can_stop = self._screen.renderer.keeps_height = True
@@ -184,7 +184,7 @@ class ScreenPresenter(Presenter):
         if self.rings and time.monotonic() - self._since >= LONG_S:
             self._screen.ring()
 
-    def _hear(self) -> None:
+    def _read_input(self) -> None:
         self._each_tick()
         if self.conversation.status() is ConversationStatus.WAITING_FOR_CONFIRMATION:
             return  # a message would reject what waits: it comes after the answer
@@ -204,7 +204,7 @@ class ScreenPresenter(Presenter):
             waits_for = _WAITS_FOR.get(event.type, self._bar.waits_for)
             self._bar.waits_for = "waits for a tool" if self._calls and waits_for == _WAITS_FOR_MODEL else waits_for
         if not over:
-            self._hear()
+            self._read_input()
         return over
 
 

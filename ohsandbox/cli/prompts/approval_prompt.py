@@ -144,10 +144,10 @@ class _Question:
             yes = ["unseen"] if self._unseen else ["y", *self._scopes]
             choices = [*yes, "n", "v", *(["o"] if self._count > 1 else [])]
             typed = self._read(f"Allow {count_of(self._count)}? [{'/'.join(choices)}, ? helps] ")
-            if typed.text and (answer := self._take(typed)) is not None:
+            if typed.text and (answer := self._decision_of(typed)) is not None:
                 return answer
 
-    def _take(self, typed: Typed) -> Decision | Literal["one by one"] | None:
+    def _decision_of(self, typed: Typed) -> Decision | Literal["one by one"] | None:
         """Return the decision that an answer means; None for no valid answer."""
         word, _, argument = typed.text.partition(" ")
         word = word.lower().rstrip(",:.")

@@ -83,14 +83,14 @@ class EvalProgress(ABC):
     def __call__(self, event: RunEvent) -> None:
         """Record an event and show it."""
         with self._lock:
-            self._take_in(event)
+            self._handle(event)
             self.show(event)
 
     @abstractmethod
     def show(self, event: RunEvent) -> None:
         """Show an event that has been recorded."""
 
-    def _take_in(self, event: RunEvent) -> None:
+    def _handle(self, event: RunEvent) -> None:
         match event:
             case RunBegan(trials, finished):
                 counted = [result.outcome for result in finished.values() if not result.is_repeat]

@@ -135,13 +135,13 @@ class RichView(View):
         """Print a block above the bottom line."""
         match block:
             case MessageBlock("user", raw):
-                self._print(_said(">", safe(raw), "bold", above=1))
+                self._print(_with_sign(">", safe(raw), "bold", above=1))
             case MessageBlock(kind, raw):
                 unshown = self._rest_of(raw)
                 if kind == "answer" or unshown != raw:
                     self._print_markdown(unshown)
                 elif raw.strip():
-                    self._print(_said(self._glyphs.said, safe(raw).strip(), above=1))
+                    self._print(_with_sign(self._glyphs.said, safe(raw).strip(), above=1))
             case CallBlock():
                 self._rest_of("")  # an answer without a thought has ended as well
                 self._print(markdown(block.text) if block.is_answer else renderables.command(block, self._glyphs))
@@ -153,7 +153,7 @@ class RichView(View):
                 self._print(renderables.result(block, self._glyphs, images=images, hint=self.unfolds_by))
                 self._keep(block)
             case NoteBlock(text=text) if block.is_warning:
-                self._print(_said("!", text, "yellow", sign_style="bold yellow"))
+                self._print(_with_sign("!", text, "yellow", sign_style="bold yellow"))
             case NoteBlock(kind, text):
                 self._print(Text(f"  {text}" if kind == "allowed" else text, style="dim"), wraps=True)
 
@@ -210,7 +210,9 @@ class RichView(View):
         self._line.draw()
 
 
-def _said(sign: str, text: str, style: str = "", *, sign_style: str = "bold cyan", above: int = 0) -> RenderableType:
+def _with_sign(
+    sign: str, text: str, style: str = "", *, sign_style: str = "bold cyan", above: int = 0
+) -> RenderableType:
     """Return text with a sign before it; rows break between words."""
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_row(Text(sign, style=sign_style), Text(text, style=style, overflow="fold"))

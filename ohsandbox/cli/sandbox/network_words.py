@@ -75,7 +75,7 @@ class BlockedHosts:
 
 
 @contextlib.contextmanager
-def blocked_told_at_end(runtime: Runtime, command: str, tell: Callable[[str], None]) -> Iterator[None]:
+def blocked_reported_at_end(runtime: Runtime, command: str, tell: Callable[[str], None]) -> Iterator[None]:
     """Call tell with the blocked hosts at the end; until then another program has the terminal."""
     listen = getattr(runtime, "on_network_decision", None)
     hosts = BlockedHosts(command=command)

@@ -24,17 +24,17 @@ MAX_EXECUTABLES = 20
 """Number of executables that are named; a build makes hundreds, so more are counted by directory."""
 
 
-def tell_news(runtime: Runtime | None, warn: Callable[[str], None], *, last: bool = False) -> None:
+def report_new_changes(runtime: Runtime | None, warn: Callable[[str], None], *, last: bool = False) -> None:
     """Report what appeared or changed in the bound directory since the last report; last: no more changes follow."""
     if runtime is None or (directory := runtime.watched) is None:
         return
     killed = runtime.previous_was_killed
-    tell_changes(runtime.workspace_changes(), directory, warn=warn, killed=killed)
+    report_changes(runtime.workspace_changes(), directory, warn=warn, killed=killed)
     if last:
         runtime.discard_changes()
 
 
-def tell_changes(
+def report_changes(
     report: WorkspaceReport, directory: Path, *, warn: Callable[[str], None], killed: bool = False
 ) -> None:
     """Print what should be checked; nothing if there is nothing.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.sandbox.network_words import network_words
-from ohsandbox.cli.sandbox.post_run_report import tell_news
+from ohsandbox.cli.sandbox.post_run_report import report_new_changes
 from ohsandbox.cli.sandbox.setup_checkpoints import set_up, setup_key
 from ohsandbox.cli.settings.model import read_settings
 from ohsandbox.cli.settings.project import use_project
@@ -171,12 +171,12 @@ def started_runtime(
             for note in runtime.workspace_notes:
                 warn(note)
             if runtime.previous_was_killed:
-                tell_news(runtime, warn)
+                report_new_changes(runtime, warn)
         yield runtime
     finally:
         runtime.close()
         if warn is not None:
-            tell_news(runtime, warn, last=True)
+            report_new_changes(runtime, warn, last=True)
 
 
 def place_of(runtime: Runtime, options: SandboxOptions) -> str:
@@ -193,7 +193,7 @@ def place_of(runtime: Runtime, options: SandboxOptions) -> str:
     return f"Container {name} of {facts.get('image', options.image)}, network: {network}{services}"
 
 
-def tell_kept(runtime: Runtime, options: SandboxOptions, command: str, tell: Callable[[str], None]) -> None:
+def print_kept(runtime: Runtime, options: SandboxOptions, command: str, tell: Callable[[str], None]) -> None:
     """Print how to join a kept sandbox with the command, and how to remove it."""
     if options.keep and "keep" in options.backend.options:
         name = getattr(runtime, "name", "") or runtime.id
@@ -201,7 +201,7 @@ def tell_kept(runtime: Runtime, options: SandboxOptions, command: str, tell: Cal
         tell(f"Remove it: docker rm -f {name} (or all that are kept: ohsandbox gc --kept)")
 
 
-def tell_copy(view: View, runtime: Runtime, options: SandboxOptions) -> None:
+def print_copy(view: View, runtime: Runtime, options: SandboxOptions) -> None:
     """Print which files of the workspace were not copied."""
     left_out: dict[str, str] = getattr(runtime, "left_out", {})
     if not left_out:

@@ -114,7 +114,7 @@ def set_up(runtime: Runtime, options: SandboxOptions, tell: Callable[[str], None
         tell("setup: done before, in a checkpoint (--no-setup-cache runs it again)")
     elif is_new:
         _link_folder(runtime, options.project.folder, tell)
-        if options.project.setup and _run_told(runtime, options.project, tell):
+        if options.project.setup and _run_and_report(runtime, options.project, tell):
             _keep(runtime, options, tell)
     _start(runtime, options.project.start, tell)
 
@@ -145,7 +145,7 @@ def _start(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None
             return
 
 
-def _run_told(runtime: Runtime, project: ProjectCommands, tell: Callable[[str], None]) -> bool:
+def _run_and_report(runtime: Runtime, project: ProjectCommands, tell: Callable[[str], None]) -> bool:
     try:
         _run_setup(runtime, project.setup, tell)
     except SetupFailed as error:

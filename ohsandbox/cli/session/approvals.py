@@ -100,7 +100,7 @@ def settle(
     return True
 
 
-def tell_waiting(conversation: Conversation) -> None:
+def print_waiting(conversation: Conversation) -> None:
     """Print how to answer, if calls are pending."""
     if conversation.status() is ConversationStatus.WAITING_FOR_CONFIRMATION:
         count = len(conversation.pending)

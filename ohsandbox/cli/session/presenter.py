@@ -91,7 +91,7 @@ class Presenter:
         """
         return self._shown(lambda: self.conversation.send_message(text, images))
 
-    def tell(self, line: str) -> None:
+    def show_line(self, line: str) -> None:
         """Show a line of ours; callable from any thread. Between runs it is shown with the next one."""
         self._lines.put(line)
 
@@ -101,7 +101,7 @@ class Presenter:
         log = self.conversation.directory / LOG_NAME
         return log.exists() and log.stat().st_size > 0
 
-    def hear_network(self, runtime: Runtime, *, has_commands: bool) -> Callable[[], object]:
+    def watch_network(self, runtime: Runtime, *, has_commands: bool) -> Callable[[], object]:
         """Report hosts that the sandbox's network blocks; return a function to stop. has_commands: `/net` exists."""
         if has_commands:
             self._blocked = BlockedHosts(command="/net allow")
@@ -115,12 +115,12 @@ class Presenter:
         forwarded returns the sandbox's ports that are forwarded already.
         """
         self._port_watch = PortWatch(
-            runtime, self.tell, forwarded=forwarded,
+            runtime, self.show_line, forwarded=forwarded,
             is_running=lambda: self.conversation.status() is ConversationStatus.RUNNING,
         )  # fmt: skip
         return self._port_watch.close
 
-    def tell_network(self) -> None:
+    def show_network(self) -> None:
         """Show the network decisions since the last call."""
         while not self._decisions.empty():
             self._show_decision(self._decisions.get())
@@ -143,7 +143,7 @@ class Presenter:
         """Act on stored answers, or finish interrupted work, as `run` does; otherwise show nothing."""
         return self._shown(lambda: self.conversation.go_on() or self.conversation.resume())
 
-    def tell_where(self) -> None:
+    def show_where(self) -> None:
         """Print how to view the conversation and how to continue it."""
         if self.has_begun:
             self.view.info(f"To look at it: ohsandbox conversations show {self.conversation.id}")
@@ -171,7 +171,7 @@ class Presenter:
             self.hurried = False
         self.view.status("")
         self._show_lines()
-        self.tell_network()
+        self.show_network()
         for line in self._blocked.counts():
             self.view.warn(line)
         status = self.conversation.status()
@@ -228,9 +228,9 @@ class Presenter:
                 for call_id in [*self._outputs]:
                     self.view.output(self._outputs.pop(call_id))
                 self._show_lines()
-                self.tell_network()
+                self.show_network()
                 self.view.tick()
-                self._hear()
+                self._read_input()
             else:
                 return
 
@@ -238,7 +238,7 @@ class Presenter:
         while not self._lines.empty():
             self.view.info(self._lines.get())
 
-    def _hear(self) -> None:
+    def _read_input(self) -> None:
         """Let time pass while the agent works; subclasses read the person's input."""
 
     def _show(self, event: SDKEvent | LLMEvent) -> bool:

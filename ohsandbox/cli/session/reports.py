@@ -65,7 +65,7 @@ def last_words(directory: Path) -> list[SDKEvent]:
     return words
 
 
-def tells_changes(presenter: Presenter, *, unless: Callable[[], bool]) -> Callable[[], None]:
+def change_reporter(presenter: Presenter, *, unless: Callable[[], bool]) -> Callable[[], None]:
     """Return a context for an ExitStack that reports changed files of bound workspaces; not after a second Ctrl-C."""
     directory = presenter.conversation.directory
     count_before = len(CheckpointIndex.of(directory).kept) if directory.exists() else 0

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Self
 from ohsandbox.agent import Agent
 from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.rendering.text import say
-from ohsandbox.cli.sandbox.post_run_report import tell_news
+from ohsandbox.cli.sandbox.post_run_report import report_new_changes
 from ohsandbox.cli.session import approvals
 from ohsandbox.cli.session.presenter import Presenter
-from ohsandbox.cli.session.reports import last_words, tells_changes
+from ohsandbox.cli.session.reports import change_reporter, last_words
 from ohsandbox.cli.session.resume import ResumedConversation, leave_on_exit
 from ohsandbox.cli.session.sandbox import SessionSandbox, enter_sandbox
 from ohsandbox.cli.session.skill_server_question import ask_about_servers
@@ -174,7 +174,7 @@ class RunSession:
             if resumed is not None:
                 sandbox.callback(conversation.close)
                 conversation.start()  # a log that is open elsewhere or damaged is told before any sandbox is touched
-                self._tell_resumed(resumed, conversation)
+                self._print_resumed(resumed, conversation)
             entered = enter_sandbox(
                 sandbox, where, conversation, self.settings, self.view,
                 person=self.person, is_resumed=resumed is not None, begun=begun,
@@ -320,17 +320,17 @@ class RunSession:
         self._presenter = presenter = self._present(conversation)
         conversation.register_callback(self.spent.add)
         leave_on_exit(stack, presenter, runtime, stays=lambda: bool(self._keeps_sandbox or full.keep or full.attach))
-        stack.callback(approvals.tell_waiting, conversation)
+        stack.callback(approvals.print_waiting, conversation)
         stack.callback(presenter.close)
         if self.person and runtime.isolated:
             stack.callback(presenter.watch_ports(runtime, forwarded=lambda: self.sandbox.ports.forwarded))
         stack.callback(
-            presenter.hear_network(runtime, has_commands=self.what.talks and (self.person or self.what.task is None))
+            presenter.watch_network(runtime, has_commands=self.what.talks and (self.person or self.what.task is None))
         )
-        stack.callback(self._tell_where)
-        stack.callback(tells_changes(presenter, unless=lambda: self._is_switching))
+        stack.callback(self._print_where)
+        stack.callback(change_reporter(presenter, unless=lambda: self._is_switching))
         if full.copies:
-            stack.callback(self._tell_apply, full)
+            stack.callback(self._print_apply_hint, full)
         conversation.start()
         approvals.keep_policy(conversation.directory, policy)
         keep_server(conversation.directory, self.settings)
@@ -410,7 +410,7 @@ class RunSession:
 
     # --- what is told -----------------------------------------------------------------------------
 
-    def _tell_resumed(self, resumed: ResumedConversation, conversation: Conversation) -> None:
+    def _print_resumed(self, resumed: ResumedConversation, conversation: Conversation) -> None:
         if resumed.is_followed:
             return
         self.view.info(f"Conversation {resumed.id} goes on: {resumed.title or 'no title'}")
@@ -419,11 +419,11 @@ class RunSession:
             told = f"Its commands had {', '.join(missing)}, and have not now. To give it: ohsandbox run --resume"
             self.view.warn(f"{told} {resumed.id} {again}")
 
-    def _tell_where(self) -> None:
+    def _print_where(self) -> None:
         if not self._is_switching:
-            self.presenter.tell_where()
+            self.presenter.show_where()
 
-    def _tell_apply(self, where: SandboxOptions) -> None:
+    def _print_apply_hint(self, where: SandboxOptions) -> None:
         if self.presenter.has_worked and not self._is_switching:
             tell, conversation_id = self.view.info, self.conversation.id
             tell(f"It worked on a copy. See what it changed: ohsandbox diff {conversation_id}")
@@ -433,7 +433,7 @@ class RunSession:
 
     # --- talking ----------------------------------------------------------------------------------
 
-    def say(self, text: str, images: Sequence[str] = (), *, in_talk: bool) -> int:
+    def send_message(self, text: str, images: Sequence[str] = (), *, in_talk: bool) -> int:
         """Send text to the agent and show the run until it has ended; return its exit code.
 
         In a talk an error is printed and the person may go on, and stopping a run is not a failure.
@@ -444,7 +444,7 @@ class RunSession:
         """
         code = self._exit_code(self.presenter.run(text, images), in_talk=in_talk)
         if in_talk:
-            tell_news(self.runtime, self.view.warn)
+            report_new_changes(self.runtime, self.view.warn)
         return code
 
     def go_on(self, *, in_talk: bool) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.cli.prompts.prompt import ask_yes_no
 from ohsandbox.cli.rendering.text import progress_text
-from ohsandbox.cli.sandbox.runtime import make_runtime, place_of, started_runtime, tell_copy, tell_kept
+from ohsandbox.cli.sandbox.runtime import make_runtime, place_of, print_copy, print_kept, started_runtime
 from ohsandbox.cli.sandbox.sandbox_ports import SandboxPorts, open_ports
 from ohsandbox.cli.session.resume import save_options
 from ohsandbox.cli.settings.run_settings import hide_secrets
@@ -143,7 +143,7 @@ def enter_sandbox(
     finally:
         view.status("")
     view.info(f"{place_of(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
-    stack.callback(tell_kept, runtime, full, "run", view.info)
+    stack.callback(print_kept, runtime, full, "run", view.info)
     if where.copies:
-        tell_copy(view, runtime, where)
+        print_copy(view, runtime, where)
     return SessionSandbox(runtime, full, open_ports(runtime, full, view.info, or_any=is_resumed))

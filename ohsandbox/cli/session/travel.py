@@ -105,7 +105,7 @@ def undo_turns(context: CommandContext, arguments: Sequence[str]) -> None:
     if not _agreed(context, plan, "/redo brings it back."):
         return
     forked, refused = undo.undo(plan)
-    _tell_left(context, "Not put back", refused)
+    _warn_left_out(context, "Not put back", refused)
     before = session.conversation.id
     _switch(session, forked.id, session.where)
     taken = "The last turn is" if turns == 1 else f"The last {turns} turns are"
@@ -123,7 +123,7 @@ def redo_undone(context: CommandContext, _arguments: Sequence[str]) -> None:
     if not _agreed(context, plan, "/undo takes it away again."):
         return
     older, refused = undo.redo(plan)
-    _tell_left(context, "Not put back", refused)
+    _warn_left_out(context, "Not put back", refused)
     _switch(session, older.name, session.where)
     context.show("What /undo had taken is there again.")
 
@@ -154,8 +154,8 @@ def _agreed(context: CommandContext, plan: undo.UndoPlan, remedy: str) -> bool:
     """Ask the person to agree to changes in their directory; changes inside a container need no answer."""
     if plan.workspace is None:
         return True
-    _tell_left(context, "not kept, so not brought back", [*plan.left_out.items()])
-    _tell_left(context, "Left as it is", plan.kept_back)
+    _warn_left_out(context, "not kept, so not brought back", [*plan.left_out.items()])
+    _warn_left_out(context, "Left as it is", plan.kept_back)
     if not plan.changes:
         return True
     if plan.is_cut_off:
@@ -170,7 +170,7 @@ def _agreed(context: CommandContext, plan: undo.UndoPlan, remedy: str) -> bool:
     return agreed
 
 
-def _tell_left(context: CommandContext, heading: str, left: Sequence[tuple[str, str]]) -> None:
+def _warn_left_out(context: CommandContext, heading: str, left: Sequence[tuple[str, str]]) -> None:
     for line in shortened([f"{path}: {why}" for path, why in left], "{} more"):
         context.warn(f"{heading}: {line}")
 

@@ -37,7 +37,7 @@ def file_to_change(file: Path | None) -> tuple[Path, dict[str, Any]]:
     return path, values
 
 
-def tell_what_is_above(name: str) -> None:
+def warn_if_overridden(name: str) -> None:
     """Warn if an environment variable overrides the file's value."""
     variable = Settings.variables().get(name)
     if variable and os.environ.get(variable):

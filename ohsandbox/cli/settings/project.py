@@ -70,7 +70,7 @@ class UsedProject(NamedTuple):
             return where
         where = replace(where, from_project=ProjectParts(services=() if where.no_services else project.services))
         if chosen := _image_chosen(where):
-            _tell_replaced(project, chosen)
+            _warn_replaced(project, chosen)
         else:
             where = _with_image(where, project)
         if options.workspace is not None and where.workspace is None:
@@ -85,7 +85,7 @@ def _with_image(where: SandboxOptions, project: Project) -> SandboxOptions:
     """Add the image that the project builds and, for a devcontainer, the features that can be downloaded."""
     if project.devcontainer is not None and project.devcontainer.registry:
         project = project.with_registry_features()
-        _tell_left_out(project)
+        _print_left_out(project)
     if (build := project.image_build()) is not None:
         parts = replace(where.from_project, build=build)
         return replace(where, build=Path(build.context), from_project=parts)
@@ -101,7 +101,7 @@ def _image_chosen(where: SandboxOptions) -> str:
     return f"{name}={os.environ[name]}" if os.environ.get(name) else ""
 
 
-def _tell_replaced(project: Project, chosen: str) -> None:
+def _warn_replaced(project: Project, chosen: str) -> None:
     """Warn that the sandbox's image replaces the project's."""
     dev, build, image = project.devcontainer, project.build, project.values.get("image")
     features = () if dev is None else dev.features or dev.registry
@@ -156,13 +156,13 @@ def use_project(where: SandboxOptions, settings: Path | None, *, person: bool) -
         return None  # a devcontainer is for those who work in its directory
     project, wide, known, own, digest = found
     if known in {"not needed", "trusted"}:
-        _tell_left_out(project)
+        _print_left_out(project)
         return UsedProject(project, {}, own)
     if person and remembered("no trust", project.directory) != digest:
         answer = _is_trusted_now(project, wide, changed=known == "changed")
         if answer:
             _store(project, digest)
-            _tell_left_out(project)
+            _print_left_out(project)
             return UsedProject(project, {}, own)
         if answer is False:
             remember("no trust", project.directory, digest)
@@ -174,7 +174,7 @@ def use_project(where: SandboxOptions, settings: Path | None, *, person: bool) -
     return UsedProject(project, wide, own)
 
 
-def _tell_left_out(project: Project) -> None:
+def _print_left_out(project: Project) -> None:
     if project.devcontainer is not None and (left_out := project.devcontainer.left_out):
         say(safe_line(f"{project.devcontainer.path.name}, not used: {'; '.join(left_out)}.", limit_chars=sys.maxsize))
 

@@ -64,7 +64,7 @@ class PageControl:
         """
         raise UsageError(self._why())
 
-    def say(self, text: str) -> None:  # noqa: ARG002 - none will do
+    def send_message(self, text: str) -> None:  # noqa: ARG002 - none will do
         """Send the agent a message.
 
         Raises:
@@ -143,7 +143,7 @@ class ConversationControl(PageControl):
             )
         self._conversation.confirm(ids, by=self._user, scope=None if answer.scope is None else scopes[answer.scope])
 
-    def say(self, text: str) -> None:
+    def send_message(self, text: str) -> None:
         """Send the message, which a running agent gets with its next request; see `PageControl`."""
         if not text.strip():
             raise UsageError("The message is empty. Write what to do.")

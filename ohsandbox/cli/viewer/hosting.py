@@ -74,7 +74,7 @@ def hosted(
         at.port, at.token = server.port, server.token
         now = _Now(server.show_now)
         conversation.register_callback(now.add)
-        conversation.register_callback(server.tell)
+        conversation.register_callback(server.notify)
         conversation.register_output(now.show_output)
         conversation.register_stream(now.show_answer)
         note = {"process": str(os.getpid()), "address": server.address}

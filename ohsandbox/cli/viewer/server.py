@@ -127,7 +127,7 @@ class PageServer:
         self._thread.join(JOIN_S)
         self._listener.close()
 
-    def tell(self, _event: object = None) -> None:
+    def notify(self, _event: object = None) -> None:
         """Notify pages at once that something happened; callable from any thread."""
         self._changed.ring()
 
@@ -154,7 +154,7 @@ class PageServer:
         told = {"state": "", "now": _message("now", {"text": ""})}
         try:
             yield _message("about", {"title": self._title, "facts": self._facts})
-            with self._changed.heard() as changed:
+            with self._changed.registered() as changed:
                 while not self._is_closing.is_set():
                     changed.clear()
                     batches = iter(feed.new())
@@ -202,7 +202,7 @@ class PageServer:
                 text = body["text"]
                 if not isinstance(text, str):
                     raise TypeError
-                self._control.say(text)
+                self._control.send_message(text)
             case _:
                 self._control.stop()
 
@@ -229,7 +229,7 @@ class _Bell:
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     @contextlib.contextmanager
-    def heard(self) -> Iterator[asyncio.Event]:
+    def registered(self) -> Iterator[asyncio.Event]:
         event = asyncio.Event()
         with self._guard:
             self._waiting[event] = asyncio.get_running_loop()

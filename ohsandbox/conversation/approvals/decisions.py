@@ -126,7 +126,7 @@ class Approvals:
         check_scope(scope)
         with self._log.lock:
             number = self.standing.last_number + 1
-            self._take_in(events.approval(number=number, scope=scope.model_dump(), text=str(scope), by=by))
+            self._emit(events.approval(number=number, scope=scope.model_dump(), text=str(scope), by=by))
             return self.standing.in_force[-1]
 
     def revoke(self, number: int, *, by: str) -> Approval:
@@ -141,7 +141,7 @@ class Approvals:
             if number not in in_force:
                 some = ", ".join(map(str, in_force)) or "none"
                 raise UsageError(f"Approval {number} is not in force. In force: {some}.")
-            self._take_in(events.approval_revoked(number=number, by=by))
+            self._emit(events.approval_revoked(number=number, by=by))
             return in_force[number]
 
     def approval_for(self, call: PendingCall, runtime: Runtime | None) -> int | None:
@@ -154,7 +154,7 @@ class Approvals:
                 return approval.number
         return None
 
-    def _take_in(self, body: EventBody) -> None:
+    def _emit(self, body: EventBody) -> None:
         self.standing.add(self._log.emit(body))
 
     def give_way(self) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ohsandbox.agent import ActionEvent
-    from ohsandbox.agent.held import Screen
+    from ohsandbox.agent.held import ApprovalFilter
 
 PolicyName = Literal["never", "always", "risky", "medium", "plan"]
 POLICIES: tuple[PolicyName, ...] = ("never", "always", "risky", "medium", "plan")
@@ -155,7 +155,7 @@ def approval_filter_of(
     workdir: str | None = None,
     keeps_files: bool = True,
     approval_for: Callable[[PendingCall], int | None],
-) -> Screen | None:
+) -> ApprovalFilter | None:
     """Return a function that decides which calls of a response wait or are refused; None if all may run.
 
     Args:

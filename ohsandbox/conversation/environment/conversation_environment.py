@@ -299,10 +299,10 @@ def _report_losses(runtime: Runtime, past: ResumeState, history: History) -> Ite
         for session, workdir in past.workdirs.items():
             runtime.reopen_session(session, workdir=workdir)
     if runtime.resumed is not None:
-        yield from _told(runtime.resumed, was_moved=past.was_moved)
+        yield from _resume_notices(runtime.resumed, was_moved=past.was_moved)
 
 
-def _told(resumed: ResumeReport, *, was_moved: bool) -> Iterator[EventBody]:
+def _resume_notices(resumed: ResumeReport, *, was_moved: bool) -> Iterator[EventBody]:
     for note in resumed.notes:
         yield events.notice(code=_RESUMED, message=note)
     if resumed.how == "same":

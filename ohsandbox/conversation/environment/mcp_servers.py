@@ -123,7 +123,7 @@ class ConversationServers:
                 runtime,
                 variables=runtime.secrets.variables(os.environ),
                 pins=Pins(pins_path()),
-                on_event=self._hear,
+                on_event=self._on_event,
                 limits=self._limits,
                 foreign=theirs,
             ).start()
@@ -138,15 +138,15 @@ class ConversationServers:
             return
         deadline = time.monotonic() + WAIT_S
         if not self.servers.wait(0):
-            self._say(f"waiting for MCP servers: {', '.join(self.servers.config.servers)}")
+            self._report_status(f"waiting for MCP servers: {', '.join(self.servers.config.servers)}")
         while not self.servers.wait(_LOOK_EVERY_S) and time.monotonic() < deadline and not canceled.is_set():
             pass
-        self._say("")
+        self._report_status("")
         for server in self.servers.status():
             if server.state in {ServerState.WAITING, ServerState.STARTING} and not canceled.is_set():
                 self._news.append(MCPEvent(server.name, "late", "it still starts; the agent begins without it"))
         self._refill(tools_map)
-        self._tell_news(to_model=False)  # the prompt says it
+        self._log_events(to_model=False)  # the prompt says it
         if self._offered and len(tools_map) > _MOST_TOOLS:
             message = f"{len(tools_map)} tools are offered, and most providers take {_MOST_TOOLS} at most. {_FEWER}"
             self._log.emit(events.notice(code=CODE, message=message))
@@ -161,7 +161,7 @@ class ConversationServers:
             prompt = self._log.history.system_prompt
             if prompt is not None and _shown(tools_map) != before:
                 self._log.emit(events.system_message(prompt["content"], tools=_shown(tools_map)))
-        self._tell_news(to_model=True)
+        self._log_events(to_model=True)
 
     def missing(self) -> str:
         """Return a paragraph for the prompt about unavailable servers; empty if all are available."""
@@ -180,7 +180,7 @@ class ConversationServers:
         if self.servers is not None and not self.is_lent:
             self.servers.close()
             if self._log.is_open:
-                self._tell_news(to_model=False)
+                self._log_events(to_model=False)
             self.servers, self._config = None, None
 
     def _refill(self, tools_map: ToolsMap) -> None:
@@ -196,18 +196,18 @@ class ConversationServers:
 
     # --- notices --------------------------------------------------------------------------------
 
-    def _hear(self, event: MCPEvent) -> None:
+    def _on_event(self, event: MCPEvent) -> None:
         """Handle an event, in the servers' own thread, without blocking."""
         if event.kind in PASSING:
-            self._say(f"{event.server}: {one_line(event.message, limit_chars=200)}")
+            self._report_status(f"{event.server}: {one_line(event.message, limit_chars=200)}")
         else:
             self._news.append(event)
 
-    def _say(self, text: str) -> None:
+    def _report_status(self, text: str) -> None:
         self._status.put(text)
         self._status.flush()
 
-    def _tell_news(self, *, to_model: bool) -> None:
+    def _log_events(self, *, to_model: bool) -> None:
         while self._news:
             event = self._news.popleft()
             kind = event.kind.replace("_", " ")

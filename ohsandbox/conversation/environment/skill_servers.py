@@ -125,21 +125,23 @@ class SkillServersGate:
             self._approvals.grant(proposed.scope, by="skill_servers=allow" if policy == "allow" else "callback")
         self._is_decided = True
         for sentence in self._found.refused:
-            self._tell(f"A skill's MCP server is not started. {sentence}")
+            self._emit_notice(f"A skill's MCP server is not started. {sentence}")
         if self._proposed is not None:
             listed = ", ".join(f"{server.name!r} ({server.file}:{server.line})" for server in self._proposed.servers)
             if self._number is None:
-                self._tell(f"MCP servers of this repository's skills are not started: {listed}. {_HOW_TO_ALLOW}")
+                self._emit_notice(f"MCP servers of this repository's skills are not started: {listed}. {_HOW_TO_ALLOW}")
             else:
-                self._tell(f"MCP servers of this repository's skills start by approval {self._number}: {listed}.")
+                self._emit_notice(
+                    f"MCP servers of this repository's skills start by approval {self._number}: {listed}."
+                )
 
     def refuse(self, reason: str) -> None:
         """Start no server; log the reason if there are servers to start."""
         if not self._is_decided and self._proposed is not None:
-            self._tell(f"MCP servers of this repository's skills are not started: {reason}")
+            self._emit_notice(f"MCP servers of this repository's skills are not started: {reason}")
         self._is_decided, self._proposed = True, None
 
-    def _tell(self, message: str) -> None:
+    def _emit_notice(self, message: str) -> None:
         self._log.emit(events.notice(code=CODE, message=message))
 
 

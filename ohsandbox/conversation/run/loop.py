@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.agent.agent import ToolsMap
     from ohsandbox.agent.execution import Step
-    from ohsandbox.agent.held import Screen
+    from ohsandbox.agent.held import ApprovalFilter
     from ohsandbox.conversation.config import ConversationConfig
     from ohsandbox.conversation.log import ConversationLog
     from ohsandbox.conversation.run.condensation import CondensationTrigger
@@ -48,7 +48,7 @@ class Loop:
     condensation: CondensationTrigger
     checkpoints: CheckpointRecorder
     """Takes checkpoints before files are changed."""
-    approval_filter: Screen | None
+    approval_filter: ApprovalFilter | None
     """Decides which calls wait for a person; None lets all of them run."""
     interrupt: Callable[[], None]
     """Ends what the loop waits for, when the time is up; called in another thread."""
@@ -93,14 +93,14 @@ class Loop:
         if held_calls.due:
             self.checkpoints.before_write()
             step = self._agent.resume_calls(
-                self.tools, self.log.history, stopped=self._why_cut, limits=self.config.output
+                self.tools, self.log.history, stopped=self._stop_reason, limits=self.config.output
             )
             outcome = self._follow(step)
         else:
             outcome = StepOutcome.CONTINUE
         if held_calls.waiting:
             outcome = StepOutcome.WAITING
-        while not self._why_cut():
+        while not self._stop_reason():
             if outcome in _STATUS_AFTER:
                 return _STATUS_AFTER[outcome]
             try:
@@ -114,7 +114,7 @@ class Loop:
         self._answer_rest()
         return ConversationStatus.CANCELED
 
-    def _why_cut(self) -> str | None:
+    def _stop_reason(self) -> str | None:
         """Return the result for calls that have not begun if the run is being stopped, else None."""
         if self.canceled.is_set():
             return "Not executed: the user stopped the run before it began."
@@ -154,10 +154,10 @@ class Loop:
                     return outcome
                 self.checkpoints.before(body)
                 self.log.emit(body)
-                if self._why_cut() and self._is_cut(body):
+                if self._stop_reason() and self._ends_step(body):
                     return StepOutcome.CONTINUE
 
-    def _is_cut(self, body: EventBody) -> bool:
+    def _ends_step(self, body: EventBody) -> bool:
         """Whether the step ends after this event. Calls that have not begun get a result; running ones are awaited."""
         if body.type != "tool_call":
             return not self.log.history.unanswered
@@ -165,6 +165,6 @@ class Loop:
         return True
 
     def _answer_rest(self) -> None:
-        result = events.ToolResult.failed(self._why_cut() or "")
+        result = events.ToolResult.failed(self._stop_reason() or "")
         for call_id, name in self.log.history.unanswered.items():
             self.log.emit(events.tool_result(tool_call_id=call_id, name=name, result=result))

@@ -175,7 +175,7 @@ class RunThread:
                 error: BaseException | None = None
                 try:
                     compacts, self._compacts = self._compacts, False
-                    run = partial(self._runner.run, before_request=self._hear_person)
+                    run = partial(self._runner.run, before_request=self._mark_messages_read)
                     status = self._runner.compact() if compacts else run()
                     if status is ConversationStatus.WAITING_FOR_CONFIRMATION:
                         self._ask_person()
@@ -203,7 +203,7 @@ class RunThread:
             self._end(status, error)
             return True
 
-    def _hear_person(self) -> None:
+    def _mark_messages_read(self) -> None:
         """Note that the next request contains all messages so far."""
         with self._log.lock:
             self._spoken_to = False

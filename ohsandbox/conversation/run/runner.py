@@ -74,7 +74,7 @@ class Runner:
 
         def prepare_request() -> None:
             self._environment.before_request()
-            self._tell_mode()
+            self._notify_mode()
             before_request()
 
         with CheckpointRecorder(self._log, runtime, enabled=self._config.keeps_files) as checkpoints:
@@ -91,7 +91,7 @@ class Runner:
                 on_event=self._stream,
             ).run()
 
-    def _tell_mode(self) -> None:
+    def _notify_mode(self) -> None:
         """Tell the model when plan mode begins or ends, once for each change."""
         is_on = isinstance(self._config.policy, PlanMode)
         if is_on != self._log.history.is_planning:

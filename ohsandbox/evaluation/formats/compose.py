@@ -109,7 +109,7 @@ class _ServiceReader:
         """Read all keys of the service; keys that an image and its options cannot express go to `needs`."""
         only = OnlyService()
         for key, value in told.items():
-            if value is None or self._says_nothing(key, value, told):
+            if value is None or self._has_no_effect(key, value, told):
                 continue
             match key:
                 case "build":
@@ -131,7 +131,7 @@ class _ServiceReader:
                     self._need((key,), f"{key} = {str(value)[:60]!r}")
         return only
 
-    def _says_nothing(self, key: str, value: Any, service_config: dict[str, Any]) -> bool:
+    def _has_no_effect(self, key: str, value: Any, service_config: dict[str, Any]) -> bool:
         match key:
             case "image":
                 return "build" in service_config  # then it is the name that the built image gets

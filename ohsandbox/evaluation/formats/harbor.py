@@ -134,7 +134,7 @@ class _HarborReader:
         except RecursionError:
             raise InvalidTask([Problem(self.file, None, "is nested too deeply")]) from None
         for location in unusable_texts(document):
-            self._say(location, "", "holds a NUL character: remove it")
+            self._add_problem(location, "", "holds a NUL character: remove it")
         try:
             return HarborFile.model_validate(document)
         except ValidationError as error:
@@ -209,11 +209,13 @@ class _HarborReader:
         for location, network in networks:
             if network.network_mode == "allowlist":
                 if in_project and self.project is not None:
-                    self._say(location, "network_mode", "a Compose project has no allowlist: say public or no-network")
+                    self._add_problem(
+                        location, "network_mode", "a Compose project has no allowlist: say public or no-network"
+                    )
                 try:
                     return {"network": "allowlist", "allow": hosts_of_task(network.allowed_hosts or ())}
                 except UsageError as error:
-                    self._say(location, "allowed_hosts", str(error))
+                    self._add_problem(location, "allowed_hosts", str(error))
                     return {}
             if network.network_mode is not None:
                 return {"network": "open" if network.network_mode == "public" else "none"}
@@ -311,7 +313,7 @@ class _HarborReader:
             self.problems.append(Problem(missing, None, "missing: give a Dockerfile, a Compose file or docker_image"))
         if build is not None and not (directory / "Dockerfile").resolve().is_relative_to(self.directory):
             self.problems.append(Problem(directory / "Dockerfile", None, "leads out of the task: put the file here"))
-        self._tell_unsupported(declared, location)
+        self._report_unsupported(declared, location)
         image = declared.docker_image or (None if build or service.build else service.image)
         project_fields = project_fields or {
             "image": image, "build": None if image else service.build or build, "dockerfile": service.dockerfile,
@@ -325,15 +327,15 @@ class _HarborReader:
             "build_timeout_s": declared.build_timeout_sec, "healthcheck": _healthcheck(declared.healthcheck),
         })  # fmt: skip
         for field, message in environment_problems(environment):
-            self._say(location, _KEYS.get(field, field), message)
+            self._add_problem(location, _KEYS.get(field, field), message)
         return environment
 
-    def _tell_unsupported(self, declared: HarborTaskEnvironment, location: _Where) -> None:
+    def _report_unsupported(self, declared: HarborTaskEnvironment, location: _Where) -> None:
         for name, value in (("gpus", declared.gpus), ("tpu", declared.tpu), ("gpu_types", declared.gpu_types)):
             if value:
-                self._say(location, name, f"{name} are not supported: sandboxes have none")
+                self._add_problem(location, name, f"{name} are not supported: sandboxes have none")
         if declared.os != "linux":
-            self._say(location, "os", "sandboxes run Linux")
+            self._add_problem(location, "os", "sandboxes run Linux")
         if declared.storage_bytes:
             # most engines cannot bound a container's disk, and nearly all public tasks have this key
             self.notes["the environment's storage is not bounded"] = None
@@ -381,7 +383,7 @@ class _HarborReader:
             return None
         services = sorted(self.project.services) if self.project else [_MAIN]
         if item.service not in services:
-            self._say(location, key, f"unknown service {item.service!r}: the task has {', '.join(services)}")
+            self._add_problem(location, key, f"unknown service {item.service!r}: the task has {', '.join(services)}")
         return item.service
 
     def _resolved(self, env: dict[str, str], location: _Where) -> dict[str, str]:
@@ -395,11 +397,11 @@ class _HarborReader:
             if name in os.environ:
                 self.notes[f"takes {name} from this machine's environment"] = None
             elif default is None:
-                self._say(location, key, f"${{{name}}} is not set here: set it, or write ${{{name}:-default}}")
+                self._add_problem(location, key, f"${{{name}}} is not set here: set it, or write ${{{name}:-default}}")
             resolved[key] = os.environ.get(name, default or "")
         return resolved
 
-    def _say(self, parent: _Where, key: str, message: str) -> None:
+    def _add_problem(self, parent: _Where, key: str, message: str) -> None:
         location = (*parent, key) if key else parent
         name = ".".join(map(str, location))
         self.problems.append(Problem(self.file, toml_line(self.text, location), f"{name}: {message}"))

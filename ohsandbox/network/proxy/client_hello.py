@@ -98,7 +98,7 @@ class _Fields:
         self._data = data
         self._at = 0
 
-    def take(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
         end = self._at + size
         if end > len(self._data):
             raise ClientHelloError("is a malformed ClientHello")
@@ -106,10 +106,10 @@ class _Fields:
         return field
 
     def number(self, size: int) -> int:
-        return int.from_bytes(self.take(size))
+        return int.from_bytes(self.read(size))
 
     def vector(self, length_bytes: int) -> bytes:
-        return self.take(self.number(length_bytes))
+        return self.read(self.number(length_bytes))
 
     @property
     def more(self) -> bool:
@@ -127,10 +127,10 @@ def server_name(message: bytes) -> str:
         ClientHelloError: it is malformed, has an extension twice, or hides its name (ECH).
     """
     handshake = _Fields(message)
-    handshake.take(1)
+    handshake.read(1)
     hello = _Fields(handshake.vector(3))
     handshake.end()
-    hello.take(2 + 32)  # legacy_version, random
+    hello.read(2 + 32)  # legacy_version, random
     for length_bytes in (1, 2, 1):  # session id, cipher suites, compression methods
         hello.vector(length_bytes)
     extensions = _Fields(hello.vector(2) if hello.more else b"")

@@ -203,7 +203,7 @@ class Dialer:
             except OSError as failed:  # TimeoutError is one
                 error = failed
         timed_out = isinstance(error, TimeoutError)
-        reason = "did not answer in time" if timed_out else f"cannot be connected to ({_said(error)})"
+        reason = "did not answer in time" if timed_out else f"cannot be connected to ({_reason_of(error)})"
         raise UpstreamError(reason, kind="connection_timeout" if timed_out else "connection_refused") from error
 
     async def _vetted(self, host: str, port: int, *, private: bool) -> Sequence[str]:
@@ -212,7 +212,7 @@ class Dialer:
             async with self._resolving:
                 addresses = await asyncio.wait_for(self._resolve(host, port), CONNECT_TIMEOUT_S)
         except (OSError, UnicodeError) as error:
-            raise UpstreamError(f"cannot be resolved ({_said(error)})", kind="dns_error") from error
+            raise UpstreamError(f"cannot be resolved ({_reason_of(error)})", kind="dns_error") from error
         if not addresses:
             raise UpstreamError("cannot be resolved (no address)", kind="dns_error")
         for address in addresses:
@@ -231,7 +231,7 @@ class Dialer:
                     await writer.start_tls(ssl.create_default_context(), server_hostname=proxy.host)
                 return reader, writer
         except OSError as error:
-            text = f"is behind your proxy {proxy.host}:{proxy.port}, which cannot be reached ({_said(error)})"
+            text = f"is behind your proxy {proxy.host}:{proxy.port}, which cannot be reached ({_reason_of(error)})"
             raise UpstreamError(text, kind="connection_refused") from error
 
     async def _through(self, proxy: UpstreamProxy, host: str, port: int) -> Streams:
@@ -269,5 +269,5 @@ async def _connect_status(
             raise h11.RemoteProtocolError("no response")
 
 
-def _said(error: BaseException) -> str:
+def _reason_of(error: BaseException) -> str:
     return (isinstance(error, OSError) and error.strerror) or type(error).__name__

@@ -149,23 +149,23 @@ class TunnelLink:
     def _forget(self, number: int) -> None:
         self._streams.pop(number, None)
 
-    def _take(self, received: Frame) -> None:
+    def _handle_frame(self, received: Frame) -> None:
         if received.kind is FrameKind.HELLO or not self._hello.done():
             if received.kind is not FrameKind.HELLO or self._hello.done() or received.value != VERSION:
                 raise ConnectorError(f"The connector began with {received.kind.name} {received.value}.")
             self._hello.set_result(None)
         elif received.kind is FrameKind.LISTENING:
-            self._take_listening(received)
+            self._handle_listening(received)
         elif received.kind is FrameKind.ACCEPTED:
-            self._take_accepted(received)
+            self._handle_accepted(received)
         elif (transport := self._streams.get(received.stream)) is not None:
-            transport.take(received.kind, received.value, received.payload)
+            transport.handle_frame(received.kind, received.value, received.payload)
         else:
             raise ConnectorError(
                 f"The connector sent {received.kind.name} for stream {received.stream}, which is not open."
             )
 
-    def _take_listening(self, received: Frame) -> None:
+    def _handle_listening(self, received: Frame) -> None:
         future = self._asked.pop(received.stream, None)
         if future is None:
             raise ConnectorError(f"The connector listens on port {received.stream}, which nobody asked for.")
@@ -179,7 +179,7 @@ class TunnelLink:
         else:
             future.set_result(None)
 
-    def _take_accepted(self, received: Frame) -> None:
+    def _handle_accepted(self, received: Frame) -> None:
         port = received.value
         if received.stream < HALF or received.stream in self._streams or port not in self._listened:
             raise ConnectorError(
@@ -279,7 +279,7 @@ class TunnelLink:
                 continue
             try:
                 for received in self._frames.feed(data):
-                    self._take(received)
+                    self._handle_frame(received)
             except ConnectorError as error:
                 log.warning("%s Its connections are closed.", error)
                 self.end(error)

@@ -221,7 +221,7 @@ class Ports:
             self._open.discard(opened)
             run(opened.close())
 
-    def tell(self, connection: PortConnection) -> None:
+    def report(self, connection: PortConnection) -> None:
         """Report a connection's end to on_connection."""
         if self._on_connection is not None:
             try:
@@ -258,7 +258,7 @@ class _Carrier:
             far.abort()
             self._tasks.discard(task)
             inner, outer = (far, near) if self.protocol == "forward" else (near, far)
-            self.ports.tell(PortConnection(began, self.protocol, self.port, error, inner.count, outer.count))
+            self.ports.report(PortConnection(began, self.protocol, self.port, error, inner.count, outer.count))
 
     async def refuse(self, near: _End) -> None:
         """Handle a connection to a port on which nothing listens; after this it is reset."""

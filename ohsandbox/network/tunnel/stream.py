@@ -157,7 +157,7 @@ class TunnelTransport(asyncio.Transport):
 
     # --- frames from the sandbox ---
 
-    def take(self, kind: FrameKind, value: int, payload: bytes) -> None:
+    def handle_frame(self, kind: FrameKind, value: int, payload: bytes) -> None:
         """Handle a frame of this stream.
 
         Raises:
@@ -168,7 +168,7 @@ class TunnelTransport(asyncio.Transport):
         ):
             raise ConnectorError(f"The connector sent {kind.name} for stream {self.number}, which is not open.")
         if kind is FrameKind.DATA:
-            self._take_data(payload)
+            self._handle_data(payload)
         elif kind is FrameKind.CREDIT:
             self._credit += value
             if self._credit > WINDOW_BYTES:
@@ -178,7 +178,7 @@ class TunnelTransport(asyncio.Transport):
             self._end_received = True
             self._hand_on()
         elif kind is FrameKind.CLOSE:
-            self._take_close(value)
+            self._handle_close(value)
         elif self.opened.cancelled():
             pass  # it was sent before the connector received the CLOSE
         elif self.opened.done():
@@ -204,7 +204,7 @@ class TunnelTransport(asyncio.Transport):
             self.opened.exception()  # marks the error as retrieved: nobody has to await it
         self._lose(error)
 
-    def _take_data(self, payload: bytes) -> None:
+    def _handle_data(self, payload: bytes) -> None:
         self._window -= len(payload)
         if self._window < 0 or self._end_received:
             raise ConnectorError(f"The connector sent more on stream {self.number} than it may.")
@@ -236,7 +236,7 @@ class TunnelTransport(asyncio.Transport):
             self._send(frame(FrameKind.CREDIT, self.number, self._taken))
             self._taken = 0
 
-    def _take_close(self, reason: int) -> None:
+    def _handle_close(self, reason: int) -> None:
         self._close_received = True
         self._unsent.clear()
         self._unsent_bytes = 0
@@ -278,7 +278,7 @@ class TunnelTransport(asyncio.Transport):
                 self._unsent.popleft()
             else:
                 self._unsent[0] = first[count:]
-        self._tell_writer()
+        self._update_writer()
         if self._unsent:
             return
         if self._closing and not self._is_lost:
@@ -292,7 +292,7 @@ class TunnelTransport(asyncio.Transport):
             self._end_sent = True
             self._send(frame(FrameKind.END, self.number))
 
-    def _tell_writer(self) -> None:
+    def _update_writer(self) -> None:
         if not self._writer_waits and self._unsent_bytes > self._high_water:
             self._writer_waits = True
             self._protocol.pause_writing()

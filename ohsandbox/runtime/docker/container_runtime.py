@@ -106,7 +106,7 @@ class ContainerRuntime(Runtime):
         with self._life:
             if self._sandbox is not None:
                 return
-            engine = connect(while_starting=self._prepare_while_starting, on_reconnect=self.tell)
+            engine = connect(while_starting=self._prepare_while_starting, on_reconnect=self.add_notice)
             try:
                 self.watch(*self.host_workspaces.values())
                 container = get(engine)
@@ -125,7 +125,7 @@ class ContainerRuntime(Runtime):
                 raise
             self.state_dir = container.state_dir
             self._unchecked = container.config is not None
-            self._take(container)
+            self._use(container)
 
     def _prepare_while_starting(self) -> None:
         if self._sandbox is not None:  # it starts again
@@ -134,7 +134,7 @@ class ContainerRuntime(Runtime):
         if self.while_starting is not None:
             self.while_starting()
 
-    def _take(self, sandbox: Sandbox) -> None:
+    def _use(self, sandbox: Sandbox) -> None:
         """Use this sandbox from now on, with the network that its options name."""
         self._options = sandbox.options
         self._sandbox = self._known = sandbox._replace(exec_env=self._network.environment(sandbox.exec_env))
@@ -350,7 +350,7 @@ class ContainerRuntime(Runtime):
 
     # --- called by monitors, and on reconnection to the engine ---
 
-    def tell(self, notice: str) -> None:
+    def add_notice(self, notice: str) -> None:
         """Add a notice to the next result."""
         self._notices.append(notice)
 

@@ -133,7 +133,7 @@ def create(
     beside = _service_images(engine, options, checkpoint, progress=progress, cancel=cancel)
     name = options.name or f"ohsandbox-{secrets.token_hex(4)}"
     has_own_network = networks is None and (options.network == "open" or bool(beside))
-    held = lease.take(
+    held = lease.acquire(
         container=name, engine=engine.address.url, image=options.image, conversation=options.conversation,
         keep=options.keep, workspaces=options.writable,
         network_owner=open_network.owner_name(name) if has_own_network else None,
@@ -256,7 +256,7 @@ class _JoinedNetwork:
         name = self._held.record.network_owner
         allow = options.allow if options.network == "open" else ()
         if self._networks is not None:
-            self._owner = self._networks.take(self._engine)
+            self._owner = self._networks.acquire(self._engine)
         elif name is not None:
             self._owner = open_network.make_owner(
                 self._engine, name=name, lease_id=self._held.id, allow=allow, hosts=self._held.record.services

@@ -280,7 +280,7 @@ class DockerRuntime(ContainerRuntime):
             raise UsageError("profile='strict' keeps files in memory, and no checkpoint does. Bind a directory.")
         conversation, ours = self._options.conversation, self._the_sandbox()
         room = partial(disk.room_bytes, ours.container, self, self._options.limits.free_bytes)
-        return checkpoint_images.take(
+        return checkpoint_images.commit_container(
             ours.container, label=label, conversation=conversation, owner=owner, room=room, pod=ours.pod
         )
 
@@ -425,7 +425,7 @@ class DockerRuntime(ContainerRuntime):
             self._network.close()
             changed = self._options.model_copy(update={"network": network, "allow": rules})
             config = target.config.model_copy(update={"network": network}) if target.config else None
-            self._take(target._replace(options=changed, config=config))
+            self._use(target._replace(options=changed, config=config))
         if (leads := self._the_sandbox().exec_env) != led:
             self._lead_processes(self._network.variables_now(leads))
 

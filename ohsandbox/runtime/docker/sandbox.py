@@ -150,7 +150,7 @@ class Sandbox(NamedTuple):
             told["limits"] += f", files of at most {limits.file_bytes / GIB:g} GiB"
         if self.facts is not None:
             told |= {"platform": self.facts.platform, "digest": self.facts.digest or self.facts.id}
-        told |= _options_told(config)
+        told |= _option_facts(config)
         told |= self._describe_binds(config)
         if asked.copy_of:
             without = "" if asked.copies_all else ", without files that git ignores and without secrets"
@@ -194,7 +194,7 @@ class Sandbox(NamedTuple):
                     yield f"git does not work in {where}: .git names {pointer!r}, which is outside of the workspace."
 
 
-def _options_told(config: ContainerConfig) -> dict[str, str]:
+def _option_facts(config: ContainerConfig) -> dict[str, str]:
     """Return the facts in which a container differs from the default."""
     told = {} if config.hardening is None else {"profile": _HARDENING[config.hardening]}
     if config.cache_volume:

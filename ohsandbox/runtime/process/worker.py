@@ -398,7 +398,7 @@ class WorkerPool:
         self._generation = 0
         """Counts the calls of `discard_all`: a worker in use meanwhile is not used again."""
 
-    def take(self, user: str | int | None = None, *, wait_s: float = 0.0) -> Worker:
+    def acquire(self, user: str | int | None = None, *, wait_s: float = 0.0) -> Worker:
         """Take an idle worker, or start a new one; first wait up to wait_s seconds for one to be given back.
 
         Raises:
@@ -406,7 +406,7 @@ class WorkerPool:
             UnknownUserError: user does not exist in the sandbox.
         """
         until = time.monotonic() + wait_s
-        while (idle := self.take_idle(user)) is None and (left_s := until - time.monotonic()) > 0:
+        while (idle := self.acquire_idle(user)) is None and (left_s := until - time.monotonic()) > 0:
             with self._returned:
                 self._returned.wait_for(lambda: self._idle[user], left_s)
         if idle is not None:
@@ -422,7 +422,7 @@ class WorkerPool:
 
     def begin(self, call: WorkerCall) -> Exchange | None:
         """Send call to an idle worker; return None, with nothing sent, if that might block."""
-        if is_short(call.timeout_s) or (worker := self.take_idle(call.user)) is None:
+        if is_short(call.timeout_s) or (worker := self.acquire_idle(call.user)) is None:
             return None
         if len(worker.channel.filenos() or ()) != 1:  # with none it may block, and one alone can be awaited
             self.give_back(worker, call.user)
@@ -436,7 +436,7 @@ class WorkerPool:
             raise
         return exchange
 
-    def take_idle(self, user: str | int | None) -> Worker | None:
+    def acquire_idle(self, user: str | int | None) -> Worker | None:
         """Take an idle worker without blocking; None if there is none."""
         while True:
             with self._lock:

@@ -35,7 +35,7 @@ _SPOOL_SCRIPT = 'umask 077; mkdir -p "${1%/*}"; head -c "$2" >"$1"; cat >/dev/nu
 
 
 class Captured(NamedTuple):
-    """The output since the last `take`."""
+    """The output since the last `read`."""
 
     text: str
     output_bytes: int
@@ -59,7 +59,7 @@ class Capture:
 
     @property
     def size(self) -> int:
-        """Number of bytes since the last take."""
+        """Number of bytes since the last `read`."""
         return len(self._head) + self._tail_bytes + self._dropped
 
     def feed(self, data: bytes) -> None:
@@ -95,12 +95,12 @@ class Capture:
         return head + b"".join(chunks)
 
     def kept(self) -> tuple[bytes, bool]:
-        """Return the bytes since the last take, which stay, and False; or, if some were dropped, the end and True."""
+        """Return the bytes since the last `read`, which stay, and False; or, if some were dropped, the end and True."""
         tail = b"".join(self._tail)
         return (tail, True) if self._dropped else (bytes(self._head) + tail, False)
 
-    def take(self, *, final: bool, masker: Masker | None = None) -> Captured:
-        """Take the output since the last take, masked.
+    def read(self, *, final: bool, masker: Masker | None = None) -> Captured:
+        """Return the output since the last `read`, masked.
 
         Unless final, an unfinished character, escape sequence or secret is kept for the next take.
         """
@@ -228,7 +228,7 @@ class OutputRelay:
             self._came.append(data)
             self._size += len(data)
 
-    def _take(self) -> bytes:
+    def _drain(self) -> bytes:
         with self._changed:
             came, self._came, self._size = self._came, [], 0
             if came:
@@ -241,7 +241,7 @@ class OutputRelay:
         Raises:
             ListenerFailed: the listener raised an exception.
         """
-        data = self._held + self._take()
+        data = self._held + self._drain()
         count = whole_prefix(data)
         shown = data[:count].rstrip(b"\r")  # half of a CRLF, or of a line to be rewritten: the next data decides
         if len(shown) < count:
@@ -252,7 +252,7 @@ class OutputRelay:
         text = without_controls(shown)
         if self._after_gap and text:
             text, self._after_gap = self._masker.after_gap(text), False
-        self._tell(self._masked.feed(text))
+        self._call_listener(self._masked.feed(text))
 
     def finish(self, *, farewell: bool = False) -> None:
         """Pass on the rest: the command has ended; with farewell, the shell has exited too.
@@ -260,11 +260,11 @@ class OutputRelay:
         Raises:
             ListenerFailed: as `hand_on`.
         """
-        rest = self._held + self._take()
+        rest = self._held + self._drain()
         rest = rest.removesuffix(FAREWELL) if farewell else rest
-        self._tell(self._masked.feed(without_controls(rest)) + self._masked.flush())
+        self._call_listener(self._masked.feed(without_controls(rest)) + self._masked.flush())
 
-    def _tell(self, text: str) -> None:
+    def _call_listener(self, text: str) -> None:
         if text:
             try:
                 self._listener(text)

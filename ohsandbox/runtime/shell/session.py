@@ -212,12 +212,12 @@ class ShellSession:
         return self.exit_code is None and self.failure is None
 
     @property
-    def said_farewell(self) -> bool:
+    def has_printed_exit(self) -> bool:
         """Whether an interactive bash has exited, so that its 'exit' ends the output."""
         return self._bash and not self.alive
 
     @property
-    def takes_at_once(self) -> bool:
+    def accepts_immediately(self) -> bool:
         """Whether the shell can take a short command without blocking the caller."""
         return self.alive and self._keeper.filenos() is not None
 
@@ -272,10 +272,10 @@ class ShellSession:
             self._relay = relay
             self.changed.notify_all()
 
-    def take_background(self, masker: Masker) -> str:
+    def pop_background_output(self, masker: Masker) -> str:
         """Return what background jobs printed since the last call, masked."""
         with self.changed:
-            return self._background.take(final=True, masker=masker).text
+            return self._background.read(final=True, masker=masker).text
 
     def reap(self) -> None:
         """Detect that the shell has ended although a job it left behind still holds the terminal.
@@ -318,7 +318,7 @@ class ShellSession:
         if not self._bash:
             return text
         if not self.alive:
-            text = _without_farewell(text) if self._exit_trap else text.removesuffix(_FAREWELL)
+            text = _without_exit_line(text) if self._exit_trap else text.removesuffix(_FAREWELL)
         if "<<" in call.command:
             text = _HERE_DOCUMENT.sub(r"\1", text)
         if "&" in call.command:
@@ -370,7 +370,7 @@ class ShellSession:
             poll.register(fd, select.POLLIN)
         while self.terminal.filenos():
             for fd, _ in poll.poll(POLL_MS):
-                if not self._take(by_fd[fd], 0):
+                if not self._read_once(by_fd[fd], 0):
                     poll.unregister(fd)
                     if by_fd[fd] is self._keeper and not self._keeper.filenos():
                         self._note_keeper_end()
@@ -379,14 +379,14 @@ class ShellSession:
     def _poll_keeper(self) -> None:
         """Read on until it is certain whether a shell that has ended sent a report; its two streams end separately."""
         while not (self._closed or self._is_settled()):
-            if not self._take(self._keeper, POLL_MS / 1000):
+            if not self._read_once(self._keeper, POLL_MS / 1000):
                 self._note_keeper_end()
                 return
 
     def _read_in_threads(self) -> None:
         """Read channels without descriptors: the terminal in this thread, the keeper in another one."""
         threading.Thread(target=self._read_keeper, name="ohsandbox-keeper", daemon=True).start()
-        while self._take(self.terminal, None):
+        while self._read_once(self.terminal, None):
             pass
         self._terminal_ended = True
         if self._keeper_failure is not None:
@@ -394,7 +394,7 @@ class ShellSession:
 
     def _read_keeper(self) -> None:
         try:
-            while self._take(self._keeper, None):
+            while self._read_once(self._keeper, None):
                 pass
         except (SandboxUnavailable, OSError, ValueError) as error:
             self._keeper_failure = error
@@ -426,7 +426,7 @@ class ShellSession:
             code = self.terminal.wait()
         return KILLED if self._keeper_ended else code
 
-    def _take(self, channel: Channel, timeout_s: float | None) -> bool:
+    def _read_once(self, channel: Channel, timeout_s: float | None) -> bool:
         """Read once; return False at the end of the stream."""
         if self._relay is not None and channel is self.terminal:
             with self.changed:  # stop reading: the terminal's buffer fills, and writes to it block
@@ -435,13 +435,13 @@ class ShellSession:
         with self.changed:
             for chunk in chunks or ():
                 if channel is self.terminal:
-                    self._take_terminal(chunk.data)
+                    self._handle_terminal(chunk.data)
                 else:
-                    self._take_records(chunk.data)
-        self._tell_end()
+                    self._handle_records(chunk.data)
+        self._notify_end()
         return chunks != []
 
-    def _take_terminal(self, data: bytes) -> None:
+    def _handle_terminal(self, data: bytes) -> None:
         for piece in self._splitter.feed(data):
             if isinstance(piece, Mark):
                 if self.call is not None and piece.nonce == self.call.nonce:
@@ -456,7 +456,7 @@ class ShellSession:
             else:
                 self._background.feed(piece)
 
-    def _take_records(self, data: bytes) -> None:
+    def _handle_records(self, data: bytes) -> None:
         *records, self._records = (self._records + data).split(b"\0")
         for record in records:
             report = CommandReport.parse(record)
@@ -482,16 +482,16 @@ class ShellSession:
             if self.call and self.call.report:
                 self.cwd = self.call.report.cwd
             self.changed.notify_all()
-        self._tell_end()
+        self._notify_end()
 
-    def _tell_end(self) -> None:
+    def _notify_end(self) -> None:
         """Call `_tell`, without holding `changed`, which the callee acquires."""
         if (tell := self._tell) is not None and (not self.alive or self.call is None or self.call.finished):
             self._tell = None
             tell()
 
 
-def _without_farewell(text: str) -> str:
+def _without_exit_line(text: str) -> str:
     """Remove bash's 'exit', on a line of its own, from text after which an EXIT trap may have printed."""
     lines = [*re.finditer(f"(?m)^{_FAREWELL}", text)]
     start = lines[-1].start() if lines else text.rfind(_FAREWELL)

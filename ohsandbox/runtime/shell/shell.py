@@ -169,7 +169,7 @@ class Shell:
             return None
         session, pending = self._session, None
         try:
-            if session is not None and session.takes_at_once and not (self._running or self._untidy):
+            if session is not None and session.accepts_immediately and not (self._running or self._untidy):
                 self._again = False
                 running = self._begin(command, at_once=session)
                 watch = self._watch(running, wait)
@@ -230,9 +230,9 @@ class Shell:
         if is_input or not command.strip():
             if running is None:
                 self._notices.append("Nothing is running, so nothing was typed" if is_input else "Nothing is running")
-                background = self._session.take_background(self._host.secrets.masker) if self._session else ""
-                notice = self._take_notice()
-                return self._told(command, notice, nothing_ran=True, background_output=background)
+                background = self._session.pop_background_output(self._host.secrets.masker) if self._session else ""
+                notice = self._pop_notices()
+                return self._observation(command, notice, nothing_ran=True, background_output=background)
             if is_input and (command.strip() or self._awaits_enter(running)):
                 running.type(keystrokes(command))
         elif running is None:
@@ -242,7 +242,7 @@ class Shell:
                 "Not run: the previous command still runs here. Poll it with an empty command, answer it with "
                 "is_input, interrupt it with C-c, or use another session"
             )
-            return self._told(command, notice, running=True)
+            return self._observation(command, notice, running=True)
         return self._watched(running, wait, listener)
 
     def _awaits_enter(self, running: RunningCommand) -> bool:
@@ -259,7 +259,7 @@ class Shell:
         """Send the command; with at_once to this idle session, without blocking: BrokenPipeError if it has ended."""
         session, path = at_once or self._ready(), None
         self._was_used = True
-        self._background += session.take_background(self._host.secrets.masker)
+        self._background += session.pop_background_output(self._host.secrets.masker)
         call = ShellCommand(command, text, dict(self._new_env.popleft() for _ in range(len(self._new_env))))
         running = RunningCommand(self._snippet, session, call, mark=self._mark)
         if self._untidy:
@@ -300,7 +300,7 @@ class Shell:
             if relay is not None and observation.running:
                 relay.hand_on()
             elif relay is not None:
-                relay.finish(farewell=running.session.said_farewell)
+                relay.finish(farewell=running.session.has_printed_exit)
         except (KeyboardInterrupt, ListenerFailed):
             if self._running is running:
                 self._kill(running)
@@ -356,16 +356,16 @@ class Shell:
             self._notices.append("The sandbox ran out of memory and the kernel killed the largest process")
         session.relay_to(None)
         with session.changed:
-            captured = call.capture.take(final=not runs_on, masker=self._host.secrets.masker)
+            captured = call.capture.read(final=not runs_on, masker=self._host.secrets.masker)
         self._untidy |= outcome is not WaitOutcome.FINISHED or (exit_code or 0) > _LAST_PLAIN_CODE
         spool = self._spool
         if not runs_on:
             self._cwd, session.call, self._running, self._spool = session.cwd, None, None, None
         output_path = None if spool is None else spool.path if runs_on else spool.finish()
         background, self._background = self._background, ""
-        return self._told(
+        return self._observation(
             call.command,
-            self._take_notice(),
+            self._pop_notices(),
             output=session.own_output(captured.text, call),
             exit_code=None if runs_on or outcome in _ENDED_BY_US else exit_code,
             timed_out=outcome is WaitOutcome.TIMEOUT,
@@ -393,7 +393,7 @@ class Shell:
         self._notices.append("The command was not seen to begin")
         return None
 
-    def _told(self, command: str, notice: str | None, **facts: Any) -> CommandObservation:
+    def _observation(self, command: str, notice: str | None, **facts: Any) -> CommandObservation:
         facts = {"output": "", "exit_code": None, **facts}
         return CommandObservation(command=command, cwd=self._cwd, session=self.name, notice=notice, **facts)
 
@@ -406,9 +406,9 @@ class Shell:
             else f"Not run: it waited {queued_s:.1f} s, and another call in this session still waits for its command. "
             "Call again later, interrupt that one, or use another session"
         )
-        return self._told(command, why, cancelled=cancelled, running=not cancelled, queued_s=round(queued_s, 3))
+        return self._observation(command, why, cancelled=cancelled, running=not cancelled, queued_s=round(queued_s, 3))
 
-    def _take_notice(self) -> str | None:
+    def _pop_notices(self) -> str | None:
         if notice := self._host.take_notices():
             self._notices.insert(0, notice)
         notices, self._notices = self._notices, []

@@ -76,7 +76,7 @@ def in_repository(repository: Path, arguments: Sequence[str]) -> str:
     person = {
         name: of_person(key) or OWN_AUTHOR[name] for name, key in (("NAME", "user.name"), ("EMAIL", "user.email"))
     }
-    return text(arguments, repository, tamed(repository) | authorship(person))
+    return text(arguments, repository, safe_environment(repository) | authorship(person))
 
 
 def authorship(facts: Mapping[str, str]) -> dict[str, str]:
@@ -84,7 +84,7 @@ def authorship(facts: Mapping[str, str]) -> dict[str, str]:
     return {f"GIT_{role}_{what}": fact for role in ("AUTHOR", "COMMITTER") for what, fact in facts.items()}
 
 
-def tamed(repository: Path) -> dict[str, str]:
+def safe_environment(repository: Path) -> dict[str, str]:
     """Return the variables with which git works in a repository's tree and runs no program of its configuration.
 
     Raises:

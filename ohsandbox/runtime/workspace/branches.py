@@ -99,7 +99,7 @@ def open_branch(repository: Path, name: str) -> Branch:
     directory = subdirectory(BRANCHES) / key
     if (found := _read(directory)) is not None:
         return found
-    branch_git.tamed(top)  # a partial clone is refused
+    branch_git.safe_environment(top)  # a partial clone is refused
     shutil.rmtree(directory, ignore_errors=True)  # of one that was killed while it was made
     directory.mkdir(mode=0o700)
     try:

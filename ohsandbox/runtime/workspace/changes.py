@@ -311,7 +311,7 @@ class ChangeTracker:
         self._lock: int | None = None
         try:
             self._directory.mkdir(mode=0o700, exist_ok=True)
-            self._file, self._before = self._take_over() or self._begin()
+            self._file, self._before = self._adopt_baseline() or self._begin()
         except OSError as error:
             raise UsageError(
                 f"The state of workspace {str(root)!r} cannot be kept: {error}. Set OHSANDBOX_HOME to a "
@@ -353,7 +353,7 @@ class ChangeTracker:
         self._write(file, before)
         return file, before
 
-    def _take_over(self) -> tuple[Path, WorkspaceScan] | None:
+    def _adopt_baseline(self) -> tuple[Path, WorkspaceScan] | None:
         """Take over the oldest baseline whose owner is gone; newer ones add nothing."""
         found: list[tuple[WorkspaceScan, Path, int]] = []
         for file in self._directory.glob("*.json"):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 
-def _told(act: Callable[[], object]) -> str:
+def _refusal_of(act: Callable[[], object]) -> str:
     """What the refusal of act says."""
     try:
         act()
@@ -141,7 +141,7 @@ def download_never_writes_through_a_symlink(runtime: Runtime) -> None:
         assert (host / "victim" / "f").read_bytes() == b"good"
         assert (host / "target" / "d" / "f").read_bytes() == b"evil\n"
         (host / "itself").symlink_to(host / "victim")
-        assert "is a symlink" in _told(lambda: runtime.download(f"{here}/t", host / "itself"))
+        assert "is a symlink" in _refusal_of(lambda: runtime.download(f"{here}/t", host / "itself"))
 
 
 @needs("tar")
@@ -153,8 +153,8 @@ def transfer_over_a_limit_leaves_nothing(runtime: Runtime) -> None:
             TransferLimits(members=2), TransferLimits(total_bytes=4), TransferLimits(file_bytes=4),
             TransferLimits(depth=1), TransferLimits(name_bytes=3),
         ):  # fmt: skip
-            assert "refused" in _told(lambda: runtime.download(f"{here}/t", host / "x", limits=limits))  # noqa: B023 - called at once
-            assert "refused" in _told(lambda: runtime.upload(host / "src", f"{here}/x", limits=limits))  # noqa: B023 - called at once
+            assert "refused" in _refusal_of(lambda: runtime.download(f"{here}/t", host / "x", limits=limits))  # noqa: B023 - called at once
+            assert "refused" in _refusal_of(lambda: runtime.upload(host / "src", f"{here}/x", limits=limits))  # noqa: B023 - called at once
         assert [path.name for path in host.iterdir()] == ["src"]
         refused(errno.ENOENT, FileNotFoundError, lambda: runtime.list_dir(f"{here}/x"))
 

@@ -212,7 +212,7 @@ class _Scan:
                 self._leave_out(path, too_deep(MAX_DEPTH))
                 continue
             try:
-                self._take(directory, name, path, depth=depth, in_git=in_git)
+                self._add_entry(directory, name, path, depth=depth, in_git=in_git)
             except FileNotFoundError:
                 continue  # removed during the scan
             except OSError as error:
@@ -244,10 +244,10 @@ class _Scan:
         self._left_out[path] = reason
         self._count(len(path))
 
-    def _take(self, directory: int, name: str, path: str, *, depth: int, in_git: bool) -> None:
+    def _add_entry(self, directory: int, name: str, path: str, *, depth: int, in_git: bool) -> None:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         if stat.S_ISREG(status.st_mode):
-            self._take_file(directory, name, path, status, in_git=in_git)
+            self._add_file(directory, name, path, status, in_git=in_git)
         elif stat.S_ISLNK(status.st_mode):
             self._add(path, _entry("link", status, os.readlink(name, dir_fd=directory)))
         elif stat.S_ISDIR(status.st_mode):
@@ -272,7 +272,7 @@ class _Scan:
         if self._chars > MAX_NAMES_CHARS:
             raise _too_many(f"names of over {MAX_NAMES_CHARS >> 20} MiB")
 
-    def _take_file(self, directory: int, name: str, path: str, status: os.stat_result, *, in_git: bool) -> None:
+    def _add_file(self, directory: int, name: str, path: str, status: os.stat_result, *, in_git: bool) -> None:
         most = MAX_GIT_BYTES if in_git else MAX_FILE_BYTES
         if status.st_size > most:
             self._leave_out(path, too_large(status.st_size, most))

@@ -25,7 +25,7 @@ from ohsandbox.tool import ToolExecutor
 from ohsandbox.tools.file_editor import view
 from ohsandbox.tools.file_editor.definition import MAX_FILE_BYTES, FileEditAction, FileEditObservation
 from ohsandbox.tools.file_editor.history import Edit, EditHistory, digest
-from ohsandbox.tools.file_editor.lines import Edited, diff_of, end_near, observed
+from ohsandbox.tools.file_editor.lines import Edited, diff_of, edit_observation, end_near
 from ohsandbox.tools.file_editor.matching import is_in, match_once
 from ohsandbox.tools.search.walk import absolute
 
@@ -175,7 +175,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
         start = new.index_of(edit.offset)
         ends = old.index_of(edit.offset + edit.added_bytes), new.index_of(edit.offset + len(edit.removed))
         message = f"Undid the last {edit.command} of {path}.{remaining_note}"
-        return observed("undo_edit", path, message, Edited(old.shown, new.shown, start, *ends))
+        return edit_observation("undo_edit", path, message, Edited(old.shown, new.shown, start, *ends))
 
     def _uncreate(self, path: str, edit: Edit, data: bytes, remaining_note: str) -> FileEditObservation:
         removed = self._runtime.run(["rm", "-f", "--", path])
@@ -243,7 +243,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
         self._write(action, splice, before=data, after=after, encoding=encoding)
         text = document.text[:start] + new + document.text[end:]
         edited = Edited(document.shown, shown(text), start, end, start + len(new))
-        return observed(action.command, action.path, f"{done} in {action.path}{self._trouble()}", edited)
+        return edit_observation(action.command, action.path, f"{done} in {action.path}{self._trouble()}", edited)
 
     def _write(
         self, action: FileEditAction, splice: Splice, *, before: bytes | None, after: bytes, encoding: str | None

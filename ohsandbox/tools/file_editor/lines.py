@@ -139,7 +139,7 @@ class Edited(NamedTuple):
         return self.old[first:old_last], self.new[first:new_last], line_of(self.old, first)
 
 
-def observed(command: Command, path: str, done: str, edited: Edited) -> FileEditObservation:
+def edit_observation(command: Command, path: str, done: str, edited: Edited) -> FileEditObservation:
     """The observation of an edit: the lines around it for the model, a diff for the user; done describes it."""
     was, new_window, first = edited.windows(context=CONTEXT_LINES)
     old_lines, new_lines = count_lines(edited.old), count_lines(edited.new)

@@ -17,7 +17,7 @@ from ohsandbox.cli.sandbox.network_words import (
     MAX_HOSTS_COUNTED,
     MAX_HOSTS_TOLD,
     BlockedHosts,
-    blocked_told_at_end,
+    blocked_reported_at_end,
     network_words,
 )
 from ohsandbox.network.audit import AuditLog, NetworkDecision, audit_logs, audit_path
@@ -161,7 +161,7 @@ def test_a_program_that_asks_for_ever_more_hosts_fills_no_memory() -> None:
             return listeners.clear
 
     told: list[str] = []
-    with blocked_told_at_end(cast("Runtime", AskingSandbox()), "--allow", told.append):
+    with blocked_reported_at_end(cast("Runtime", AskingSandbox()), "--allow", told.append):
         gone = weakref.ref(again := blocked("a.example.org"))
         listeners[0](again)
         del again

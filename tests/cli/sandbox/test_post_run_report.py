@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.rendering.view import PlainView
-from ohsandbox.cli.sandbox.post_run_report import MAX_EXECUTABLES, MAX_NAMES, tell_changes
+from ohsandbox.cli.sandbox.post_run_report import MAX_EXECUTABLES, MAX_NAMES, report_changes
 from ohsandbox.runtime.workspace.changes import WorkspaceScan, compare, scan
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def make(path: Path, text: str = "x", mode: int = 0o644) -> None:
 
 
 def told(directory: Path, before: WorkspaceScan, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    tell_changes(compare(directory, before, scan(directory)), directory, warn=PlainView().warn)
+    report_changes(compare(directory, before, scan(directory)), directory, warn=PlainView().warn)
     return [line.split(maxsplit=2)[2] for line in capsys.readouterr().out.splitlines()]
 
 

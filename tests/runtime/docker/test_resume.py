@@ -40,7 +40,7 @@ def run_killed_owner(command: str = "echo here >/tmp/file", *, hold: bool = True
 
 
 def test_a_held_lease_waits_three_days_from_its_last_use() -> None:
-    held = lease.take(container="c", engine="e", image="i", conversation="talk")
+    held = lease.acquire(container="c", engine="e", image="i", conversation="talk")
     record = lease.read(held.id)
     assert record is not None
     assert not lease.is_resumable(record)
@@ -57,7 +57,7 @@ def test_a_held_lease_waits_three_days_from_its_last_use() -> None:
 
 
 def test_only_the_lease_of_a_dead_owner_can_be_adopted() -> None:
-    held = lease.take(container="c", engine="e", image="i", conversation="talk")
+    held = lease.acquire(container="c", engine="e", image="i", conversation="talk")
     assert lease.adopt(held.id) is None
     held.leave()
     adopted = lease.adopt(held.id)

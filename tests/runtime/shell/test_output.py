@@ -27,13 +27,13 @@ def fed(chunks: list[bytes], limit_bytes: int = CAPTURE_BYTES) -> Capture:
 @given(CHUNKS)
 def test_short_output_is_taken_whole_however_it_was_cut(chunks: list[bytes]) -> None:
     whole = b"".join(chunks)
-    assert fed(chunks).take(final=True) == (clean(whole), len(whole), 0)
+    assert fed(chunks).read(final=True) == (clean(whole), len(whole), 0)
 
 
 @given(LETTERS, st.integers(2, 60))
 def test_what_was_kept_and_what_was_left_out_add_up(chunks: list[bytes], limit_bytes: int) -> None:
     whole = b"".join(chunks)
-    taken = fed(chunks, limit_bytes).take(final=True)
+    taken = fed(chunks, limit_bytes).read(final=True)
     assert taken.output_bytes == len(whole)
     assert len(taken.text) + taken.omitted_bytes == len(whole)
 
@@ -41,7 +41,7 @@ def test_what_was_kept_and_what_was_left_out_add_up(chunks: list[bytes], limit_b
 @given(LETTERS, st.integers(2, 60))
 def test_the_beginning_and_the_end_are_kept(chunks: list[bytes], limit_bytes: int) -> None:
     text = b"".join(chunks).decode()
-    taken = fed(chunks, limit_bytes).take(final=True)
+    taken = fed(chunks, limit_bytes).read(final=True)
     half = limit_bytes // 2
     assert taken.text.startswith(text[:half])
     assert taken.text.endswith(text[-half:])
@@ -55,10 +55,10 @@ def test_takes_between_characters_never_split_one(text: str, cuts: list[int]) ->
     capture, taken, done = Capture(), "", 0
     for cut in sorted(cuts):
         capture.feed(raw[done : max(done, cut)])
-        taken += capture.take(final=False).text
+        taken += capture.read(final=False).text
         done = max(done, cut)
     capture.feed(raw[done:])
-    assert taken + capture.take(final=True).text == clean(raw)
+    assert taken + capture.read(final=True).text == clean(raw)
 
 
 PIECES = rb"\x1b|]|[|P|\|\x07|\n|a|3|m| |\xc2|\x9d|\x9c|\x9b|\xc2\x9d|\x18|\xc3\xa9".split(b"|")
@@ -78,9 +78,9 @@ def test_polled_output_is_what_the_whole_would_be(pieces: list[bytes], steps: li
     for step in steps:
         capture.feed(rest[:step])
         rest = rest[step:]
-        taken += capture.take(final=False).text
+        taken += capture.read(final=False).text
     capture.feed(rest)
-    assert taken + capture.take(final=True).text == clean(raw)
+    assert taken + capture.read(final=True).text == clean(raw)
 
 
 @given(LETTERS, st.integers(2, 60))
@@ -90,33 +90,33 @@ def test_an_overflow_is_given_every_byte_from_the_first_one(chunks: list[bytes],
     for chunk in chunks:
         capture.feed(chunk)
     whole = b"".join(chunks)
-    assert b"".join(spilled) == (whole if capture.take(final=True).omitted_bytes else b"")
+    assert b"".join(spilled) == (whole if capture.read(final=True).omitted_bytes else b"")
 
 
 def test_memory_stays_near_the_limit() -> None:
     capture = Capture(limit_bytes=1000)
     for _ in range(10_000):
         capture.feed(b"x" * 100)
-    assert capture.take(final=True).omitted_bytes >= 1_000_000 - 1100
+    assert capture.read(final=True).omitted_bytes >= 1_000_000 - 1100
 
 
 def test_taking_starts_anew() -> None:
     capture = fed([b"first"])
-    assert capture.take(final=True).text == "first"
-    assert capture.take(final=True) == ("", 0, 0)
+    assert capture.read(final=True).text == "first"
+    assert capture.read(final=True) == ("", 0, 0)
 
 
 def test_looking_at_the_last_bytes_takes_nothing() -> None:
     capture = fed([b"abc", b"def"])
     assert capture.last(4) == b"cdef"
-    assert capture.take(final=True).text == "abcdef"
+    assert capture.read(final=True).text == "abcdef"
 
 
 def test_an_unfinished_escape_waits_for_its_end() -> None:
     capture = fed([b"red \x1b[3"])
-    assert capture.take(final=False).text == "red "
+    assert capture.read(final=False).text == "red "
     capture.feed(b"1mx")
-    assert capture.take(final=False).text == "x"
+    assert capture.read(final=False).text == "x"
 
 
 @pytest.mark.parametrize("value", ["hunter2-hunter2", "aaaaaaaaaa", "abcabcabcabc"])
@@ -128,9 +128,9 @@ def test_a_value_that_begins_as_it_ends_is_masked_however_it_is_polled(value: st
             capture, shown = Capture(), ""
             for piece in (data[:first], data[first:second]):
                 capture.feed(piece)
-                shown += capture.take(final=False, masker=masker).text
+                shown += capture.read(final=False, masker=masker).text
             capture.feed(data[second:])
-            shown += capture.take(final=True, masker=masker).text
+            shown += capture.read(final=True, masker=masker).text
             assert shown == f"key {placeholder('KEY')} end"
 
 

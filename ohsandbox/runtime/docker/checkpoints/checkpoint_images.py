@@ -51,7 +51,7 @@ UNFINISHED_S = 3600.0
 _TAG = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 
 
-def take(
+def commit_container(
     container: Container,
     *,
     label: str,

@@ -100,7 +100,7 @@ class Engine:
         return self.address.is_local and self.info().get("KernelVersion") == os.uname().release
 
     @contextlib.contextmanager
-    def cut_by(self, cancel: threading.Event | None, doing: str) -> Iterator[None]:
+    def cancellable(self, cancel: threading.Event | None, doing: str) -> Iterator[None]:
         """Map engine errors as `engine_errors(doing)`; setting cancel aborts the requests made in the block.
 
         The engine stops a pull or a build when its client disconnects.

@@ -186,7 +186,7 @@ class Demultiplexer:
         run_stream = self._stream
         while view:
             if not self._left:
-                view = self._take_header(view)
+                view = self._read_header(view)
                 continue
             if run and self._stream is not run_stream:
                 chunks.append(Chunk(run_stream, b"".join(run)))
@@ -200,7 +200,7 @@ class Demultiplexer:
             chunks.append(Chunk(run_stream, b"".join(run)))
         return chunks
 
-    def _take_header(self, view: memoryview) -> memoryview:
+    def _read_header(self, view: memoryview) -> memoryview:
         need = _HEADER.size - len(self._partial)
         self._partial += bytes(view[:need])
         if len(self._partial) == _HEADER.size:

@@ -70,7 +70,7 @@ class BuildContext:
         """Return the patterns of the Dockerfile's own `.dockerignore`, or else of the directory's."""
         for path in (f"{self._build.dockerfile}.dockerignore", ".dockerignore"):
             with (
-                _told(self._root / path),
+                _read_errors(self._root / path),
                 contextlib.suppress(FileNotFoundError),
                 _parent(self._root, path) as (parent, name),
             ):
@@ -119,7 +119,7 @@ class BuildContext:
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _read_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -88,7 +88,7 @@ class BuildReport:
             log.info("building %s, step %d of %d: %s", self._build.context, done, total, step.detail)
             self._tell(step)
 
-    def say(self, key: str, text: str) -> None:
+    def add_line(self, key: str, text: str) -> None:
         """Add a line of output, of a step or of the builder itself."""
         self._last[key].append(text)
         self._tell(self._steps.get(key, self._now)._replace(detail=one_line(text)))
@@ -237,9 +237,9 @@ def _follow_buildkit(text: str, report: BuildReport) -> None:
     elif error is not None:
         report.fail(key, error)
     elif printed:
-        report.say(key, printed)
+        report.add_line(key, printed)
     elif other and other.startswith("["):  # `[internal] load metadata for ...`
-        report.say("", other)
+        report.add_line("", other)
 
 
 # --- the engine's own builder ---
@@ -247,7 +247,7 @@ def _follow_buildkit(text: str, report: BuildReport) -> None:
 
 def _run_classic(engine: Engine, job: BuildJob, report: BuildReport) -> None:
     build = job.build
-    with engine.cut_by(job.cancel, f"building {str(build.context)!r}"):
+    with engine.cancellable(job.cancel, f"building {str(build.context)!r}"):
         stream = engine.api.build(
             fileobj=job.archive, custom_context=True, dockerfile=build.dockerfile, tag=job.name, rm=True, forcerm=True,
             decode=True, buildargs=dict(build.args), target=build.target, labels={BUILD_LABEL: "1"},
@@ -269,5 +269,5 @@ def _follow_classic(line: dict[str, Any], key: str, report: BuildReport) -> str:
         return match[1]
     for output_line in text.splitlines():
         if output_line.strip() and not output_line.startswith(_OF_THE_CLASSIC_BUILDER):
-            report.say(key, output_line)
+            report.add_line(key, output_line)
     return key

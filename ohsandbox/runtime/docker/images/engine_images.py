@@ -176,7 +176,7 @@ def _pull(
 ) -> None:
     layers: dict[str, _Layer] = {}
     doing = f"pulling image {image!r}{f' for {platform}' if platform else ''}"
-    with engine.cut_by(cancel, doing):
+    with engine.cancellable(cancel, doing):
         for line in engine.api.pull(image, stream=True, decode=True, platform=platform):
             if "error" in line:
                 failed = PullFailed(str(line["error"]))

@@ -257,12 +257,12 @@ class DiskMonitor:
             if writers:
                 self._kill(fact, writers, now)
             elif first:
-                self._sandbox.tell(f"{fact}; nothing here was seen to fill it; what goes on writing is killed")
+                self._sandbox.add_notice(f"{fact}; nothing here was seen to fill it; what goes on writing is killed")
         except SandboxUnavailable as failure:
             if fell:
                 self.kills += 1
-                self._say(f"{fact}, and no process could be started to find what writes: the sandbox was killed")
-                self._sandbox.tell(self._sandbox.restart(failure))
+                self._report(f"{fact}, and no process could be started to find what writes: the sandbox was killed")
+                self._sandbox.add_notice(self._sandbox.restart(failure))
             return fell
         return first or fell or bool(writers)  # within a second all inodes below the floor could be used
 
@@ -301,21 +301,21 @@ class DiskMonitor:
         self._killed_at = now_s
         self.kills += 1
         if self._rounds > _KILL_ROUNDS:
-            self._say(f"{fact}: what wrote went on in other processes, so all processes of this sandbox were killed")
+            self._report(f"{fact}: what wrote went on in other processes, so all processes of this sandbox were killed")
             self._sandbox.end_processes()
             self._rounds = 0
             return
         names = ", ".join(f"{one_line(now[pid].name)[:20]} ({pid})" for pid in pids[:5])
         more = f" and {len(pids) - 5} more" if len(pids) > 5 else ""  # noqa: PLR2004 - a line's worth
-        self._say(f"{fact}: {names}{more} wrote to it and was killed. Delete what is not needed before writing more")
+        self._report(f"{fact}: {names}{more} wrote to it and was killed. Delete what is not needed before writing more")
         for user in {now[pid].user for pid in pids}:
             theirs = " ".join(str(pid) for pid in pids if now[pid].user == user)
             self._sandbox.snippet(b"kill -KILL %s 2>/dev/null" % theirs.encode(), user=user)
         self._killed.update(pids)  # if the killing snippet fails, the next round tries again
 
-    def _say(self, message: str) -> None:
+    def _report(self, message: str) -> None:
         """Report before killing, so that the result of a killed command states the reason."""
-        self._sandbox.tell(message)
+        self._sandbox.add_notice(message)
         log.warning("%s", message)
 
 

@@ -46,7 +46,7 @@ class SandboxMonitors:
             self._watch_disk(sandbox, facts)
         if sandbox.pod is not None and self._services is None:
             listening = sandbox.listening_ports
-            self._services = ServiceWatch(sandbox.pod, listening=listening, tell=self._runtime.tell)
+            self._services = ServiceWatch(sandbox.pod, listening=listening, tell=self._runtime.add_notice)
         if sandbox.config is not None and sandbox.config.is_mapped and not keep:
             if self._watchdog is not None:
                 self._watchdog.leave()

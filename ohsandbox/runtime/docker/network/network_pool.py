@@ -54,7 +54,7 @@ class NetworkPool:
     def begin(self, count: int) -> None:
         """Create count owners in the background; beyond them, one is created only if none becomes free.
 
-        Failures are only logged: `take` tries again and raises the error.
+        Failures are only logged: `acquire` tries again and raises the error.
         """
         if self._beginning is not None or count < 1:
             return
@@ -77,7 +77,7 @@ class NetworkPool:
                     self._free.append(owner)
                 self._changed.notify_all()
 
-    def take(self, engine: Engine) -> str:
+    def acquire(self, engine: Engine) -> str:
         """Return the id of an owner that is not connected to the bridge; create one if all are in use.
 
         Raises:
@@ -102,7 +102,7 @@ class NetworkPool:
 
     def _made(self, engine: Engine) -> str:
         name = f"ohsandbox-network-{secrets.token_hex(4)}"
-        held = lease.take(container=name, engine=engine.address.url, image=open_network.REPOSITORY)
+        held = lease.acquire(container=name, engine=engine.address.url, image=open_network.REPOSITORY)
         try:
             lent = open_network.lend_owner(engine, name=name, lease_id=held.id, labels={lease.LEASE_LABEL: held.id})
         except BaseException:

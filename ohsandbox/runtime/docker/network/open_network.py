@@ -117,7 +117,7 @@ class LentNetwork:
         """
         try:
             self._wire.sendall(memoryview(b"o" if reachable else b"c"))
-            answer = _heard(self._wire)
+            answer = _read_first_line(self._wire)
         except OSError as error:
             raise SandboxUnavailable(f"The container that holds the sandbox's network is gone: {error}.") from error
         if answer.split()[:1] != [b"ready"]:
@@ -406,7 +406,7 @@ def _begin(engine: Engine, container: str) -> tuple[Wire, list[str]]:
         wire = wrap(engine.api.attach_socket(container, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}))
         try:
             engine.api.start(container)
-            words = _heard(wire).decode(errors="replace").split()
+            words = _read_first_line(wire).decode(errors="replace").split()
         except BaseException:
             wire.close()
             raise
@@ -419,7 +419,7 @@ def _begin(engine: Engine, container: str) -> tuple[Wire, list[str]]:
     return wire, words
 
 
-def _heard(wire: Wire) -> bytes:
+def _read_first_line(wire: Wire) -> bytes:
     """Return the first line that a container prints, or less if it ends or prints nothing for ANSWER_S seconds."""
     frames, said, buffer, deadline = Demultiplexer(), b"", memoryview(bytearray(4096)), time.monotonic() + ANSWER_S
     while b"\n" not in said and wire.readable(deadline) and (count := wire.recv_into(buffer)):

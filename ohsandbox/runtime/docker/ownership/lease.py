@@ -66,7 +66,7 @@ class LeaseRecord(BaseModel):
 
 
 class Lease:
-    """A held lease, created by `take`; `release` it when the container is gone, or `leave` it when it is kept."""
+    """A held lease, created by `acquire`; `release` it when the container is gone, or `leave` it when it is kept."""
 
     def __init__(self, path: Path, descriptor: int, record: LeaseRecord) -> None:
         self.path = path
@@ -123,7 +123,7 @@ def _leave_all_in_child() -> None:
 os.register_at_fork(after_in_child=_leave_all_in_child)
 
 
-def take(
+def acquire(
     *, container: str, engine: str, image: str, conversation: str | None = None, keep: bool = False,
     workspaces: tuple[str, ...] = (), network_owner: str | None = None, services: tuple[str, ...] = (),
 ) -> Lease:  # fmt: skip

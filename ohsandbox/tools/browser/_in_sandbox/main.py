@@ -83,7 +83,7 @@ class Browser(Actions):
             "error": error,
             "sandboxed": self.sandboxed,
             **page_state,
-            "notes": self.take_notes(),
+            "notes": self.pop_notes(),
         }
 
     async def _act(self, action: dict[str, Any], deadline: float) -> str:

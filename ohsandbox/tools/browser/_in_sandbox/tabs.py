@@ -134,7 +134,7 @@ class Tabs:
             line = "More happened that is not told here."
         self.notes[line] = self.notes.get(line, 0) + 1
 
-    def take_notes(self) -> list[str]:
+    def pop_notes(self) -> list[str]:
         notes, self.notes = self.notes, {}
         return [line if count == 1 else f"{line} ({count} times)" for line, count in notes.items()]
 

@@ -155,7 +155,7 @@ def test_a_base_image_that_cannot_be_had_is_no_fault_of_a_step(context: Callable
 def test_a_step_that_reaches_no_host_is_no_fault_of_the_dockerfile(said: str, error: type[Exception]) -> None:
     report = builders.BuildReport(Build("/context"), lambda _: None)
     report.begin("#4", 2, 3, "RUN apt-get update")
-    report.say("#4", said)
+    report.add_line("#4", said)
     report.fail("#4", "process did not complete successfully: exit code: 100")
     with pytest.raises(error, match=r"failed at step 2 of 3, 'RUN apt-get update'.*Its last output: .*\. [A-Z]"):
         report.check()

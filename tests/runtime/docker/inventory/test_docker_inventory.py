@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def take(container: str = "c", engine: str = "unix:///x", **options: Any) -> lease.Lease:
-    return lease.take(container=container, engine=engine, image="i", **options)
+    return lease.acquire(container=container, engine=engine, image="i", **options)
 
 
 def test_a_held_lease_has_a_living_owner_and_a_left_one_has_none() -> None:

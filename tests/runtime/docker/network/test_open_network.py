@@ -231,12 +231,12 @@ def test_a_pool_that_has_begun_waits_for_a_namespace_in_use_rather_than_make_ano
     monkeypatch.setattr(network_pool, "WAIT_S", 60.0)
     pool.begin(1)
     with contextlib.closing(pool), ThreadPoolExecutor(1) as other:
-        first = pool.take(engine)
-        second = other.submit(pool.take, engine)
+        first = pool.acquire(engine)
+        second = other.submit(pool.acquire, engine)
         pool.give_back(engine, first)
         assert second.result() == first
         monkeypatch.setattr(network_pool, "WAIT_S", 0.0)
-        third = pool.take(engine)
+        third = pool.acquire(engine)
         assert third != first
     assert not open_network.is_running(engine, first)
     assert not open_network.is_running(engine, third)
