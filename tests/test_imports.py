@@ -128,6 +128,7 @@ STARTS_WITH = {
 }  # fmt: skip
 """What `ohsandbox run` imports before it asks the engine for anything; all of it takes 0.25 s."""
 NETWORK_STARTS_WITH = {
+    "ohsandbox.network.listeners",
     "ohsandbox.network.policy",
     "ohsandbox.network.addresses",
     "ohsandbox.network.audit",

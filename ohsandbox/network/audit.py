@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import logging
 import os
 import re
 import secrets
@@ -13,19 +12,18 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec
+from typing import TYPE_CHECKING, Any, Literal
 
 from ohsandbox import paths
 from ohsandbox.errors import UsageError
 from ohsandbox.network.addresses import MAX_HOST_CHARS
+from ohsandbox.network.listeners import Listeners
 from ohsandbox.private_files import open_regular, write_all
 from ohsandbox.text import encodable, quoted_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
-
-P = ParamSpec("P")
 
 Protocol = Literal["https", "http", "tcp", "forward", "host port"]
 """`tcp` is a connection to another port than 80 and 443; its content is not examined."""
@@ -40,34 +38,6 @@ MAX_FILE_BYTES = 1024 * 1024
 MAX_METHOD_CHARS, MAX_REASON_CHARS = 20, 300
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _FOLDER = "network"
-_logger = logging.getLogger(__name__)
-
-
-class Listeners(Generic[P]):
-    """Functions that are called for each event, in the order in which they were added. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._all: tuple[Callable[P, object], ...] = ()
-
-    def add(self, listener: Callable[P, object]) -> Callable[[], None]:
-        """Add a listener; return a function that removes it."""
-        with self._guard:
-            self._all = (*self._all, listener)
-
-        def remove() -> None:
-            with self._guard:
-                self._all = tuple(registered for registered in self._all if registered is not listener)
-
-        return remove
-
-    def notify(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call all listeners in this thread; an exception of one is logged, and the others are called."""
-        for listener in self._all:
-            try:
-                listener(*args, **kwargs)
-            except Exception:
-                _logger.exception("A listener of the network failed")
 
 
 @dataclass(frozen=True)

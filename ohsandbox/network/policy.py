@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from ohsandbox.errors import UsageError
 from ohsandbox.network.addresses import HostNameError, is_local_name, normalized_host
-from ohsandbox.network.audit import Listeners
+from ohsandbox.network.listeners import Listeners
 from ohsandbox.network.package_hosts import PackageHosts, shared_package_hosts
 from ohsandbox.text import did_you_mean, nearest, quoted_line
 

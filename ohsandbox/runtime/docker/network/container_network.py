@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.arguments import expect_path, expect_texts, wrong
 from ohsandbox.errors import SandboxFileError, SandboxRefused, UsageError
-from ohsandbox.network.audit import Listeners
+from ohsandbox.network.listeners import Listeners
 from ohsandbox.runtime.docker.config.selfcheck import outside_interfaces
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.network.proxy_clients import (
