@@ -48,6 +48,14 @@ def _among(value: Any, before: Any) -> bool:
     return isinstance(before, tuple) and isinstance(value, tuple) and {*value} <= {*before}
 
 
+def _asks_more(value: Any, before: Any) -> bool:
+    """Return whether all that asked before asks, or is refused: plan mode runs reads that `medium` and `always` ask."""
+    if value == "plan":
+        return before in ("never", "risky")
+    asking = _later("never", "risky", "medium", "always", "plan")
+    return asking(value, before)
+
+
 def _is_true(value: Any, _before: Any) -> bool:
     return value is True
 
@@ -84,9 +92,7 @@ RULES: dict[str, SettingRule] = {
     "secrets": SettingRule("variables of yours that commands get"),
     "instructions": SettingRule("what your model is told in each request", is_file=True),
     "ca_bundle": SettingRule("whoever holds its key can read the sandbox's connections", is_file=True),
-    "confirm": SettingRule(
-        "less is asked before it runs", _later("never", "risky", "medium", "always", "plan"), "risky"
-    ),
+    "confirm": SettingRule("less is asked before it runs", _asks_more, "risky"),
     "skill_servers": SettingRule(
         "allow: MCP servers of the repository start unasked", _later("allow", "ask", "never"), "ask"
     ),

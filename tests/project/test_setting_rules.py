@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ohsandbox.agent import ActionSecurityRisk
+from ohsandbox.conversation.approvals.policy import POLICIES, PolicyName, policy_of
 from ohsandbox.limit_ranges import RESOURCE_LIMITS
 from ohsandbox.project.project_file import ProjectSandbox
 from ohsandbox.project.setting_rules import FILES, NEVER, RULES, SettingRule, needs_trust
 from ohsandbox.runtime.docker import SandboxLimits
 from ohsandbox.settings import Settings
+from ohsandbox.tool import CallHint
 
 OF_DEVCONTAINER = {"features", "start", "local", "remote user"}
 NARROWED = {
     "network": (["open", "allowlist", "none"], "allowlist"),
     "git": (["rw", "guarded", "ro"], None),
-    "confirm": (["never", "risky", "medium", "always", "plan"], "risky"),
+    "confirm": (["never", "risky", "medium", "always"], "risky"),
     "skill_servers": (["allow", "ask", "never"], "ask"),
 }
 """Settings with their words, widest first, and the word that None means."""
@@ -63,3 +67,20 @@ def test_a_limit_that_is_not_set_is_the_sandboxs_own() -> None:
         assert [needs_trust(name, value, None) for value in (default, default + 1)] == [False, True]
     assert [needs_trust("cpus", value, None) for value in (2.0, 2.1)] == [False, True]
     assert not needs_trust("disk", 1 << 40, None)
+
+
+@pytest.mark.parametrize("before", POLICIES)
+@pytest.mark.parametrize("after", POLICIES)
+def test_a_policy_that_needs_no_trust_asks_about_all_that_the_users_asks(before: PolicyName, after: PolicyName) -> None:
+    assert needs_trust("confirm", before, before) is False
+    if needs_trust("confirm", after, before):
+        return
+    look: Any = SimpleNamespace(hint=CallHint(kind="url"), tool=SimpleNamespace(is_read_only=True), action=None)
+    for risk in ActionSecurityRisk:
+        assert policy_of(after).asks(look, risk) >= policy_of(before).asks(look, risk)
+
+
+def test_plan_mode_needs_no_trust_where_less_was_asked() -> None:
+    assert [before for before in POLICIES if not needs_trust("confirm", "plan", before)] == ["never", "risky", "plan"]
+    assert not needs_trust("confirm", "plan", None)
+    assert all(needs_trust("confirm", after, "plan") for after in POLICIES if after != "plan")

@@ -259,8 +259,10 @@ class _JoinedNetwork:
             self._owner = self._networks.acquire(self._engine)
         elif name is not None:
             self._owner = open_network.make_owner(
-                self._engine, name=name, lease_id=self._held.id, allow=allow, hosts=self._held.record.services
+                self._engine, name=name, lease_id=self._held.id, hosts=self._held.record.services
             )
+            if allow:
+                open_network.set_rules(self._engine, self._owner, allow)
         before_joining = None if self._networks is None else partial(self._networks.open, self._owner)
         if options.network == "open":
             if before_joining is not None:

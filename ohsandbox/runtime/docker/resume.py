@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.provision import Progress
     from ohsandbox.runtime.runtime_settings import NetworkMode
 
+_LIVE_NETWORK = {"", None, "runc", "io.containerd.runc.v2"}
+"""OCI runtimes whose processes see it when an interface is replaced; gVisor copies the interfaces at its start."""
 _STOPPED = {137, 143}
 """Exit codes of PID 1 after SIGKILL (`DockerRuntime.leave`) and after SIGTERM (monitors.OwnerWatchdog)."""
 
@@ -129,6 +131,7 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
     if owner:
         is_open = open_network.is_open(engine, owner)
         real = real.model_copy(update={"network": "open" if is_open else _closed(options)})
+    real = real.model_copy(update={"allow": egress.allow}) if real.network == "open" else real
     if options.build is not None:  # a built image has another name for each content
         options = options.model_copy(update={"image": real.image})
     # older versions accepted more directories, and the contents may have changed
@@ -144,10 +147,13 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
     provision.binds_now(real)  # mount sources must exist when the container starts
     afresh = bool(real.writable) and not held.record.keep
     afresh |= bool(owner) and not open_network.is_running(engine, owner)
+    afresh |= bool(owner) and real.network == "open" and found["HostConfig"].get("Runtime") not in _LIVE_NETWORK
     notes = [*_awaken(container, found["State"], afresh=afresh), *_differences(options, real, container.name)]
     if _is_outdated(engine, options, found):
         notes.append(f"Image {options.image} is another one now; sandbox {container.name} stays on the one it had.")
     container.note_start()
+    if real.network == "open":
+        container.join_open_network(egress.allow)  # an earlier process may have allowed more
     adopted = Sandbox(container, real, config.user, config.workdir, held, config, facts, exec_env=options.env)
     if config.hardening == "strict":
         provision.copy_ca_bundle(adopted)  # each start gives the container a new tmpfs

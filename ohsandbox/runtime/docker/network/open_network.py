@@ -67,19 +67,18 @@ def owner_of(found: dict[str, Any]) -> str:
     return mode.removeprefix("container:") if mode.startswith("container:") else ""
 
 
-def make_owner(
-    engine: Engine, *, name: str, lease_id: str, allow: Iterable[str] = (), hosts: Iterable[str] = ()
-) -> str:
+def make_owner(engine: Engine, *, name: str, lease_id: str, hosts: Iterable[str] = ()) -> str:
     """Create and start the owner of a network, not yet connected to the bridge; return its id.
 
-    In the namespace, hosts are names of the loopback address.
+    Each start of it, from outside too, sets the rules without exceptions; `set_rules` makes these. In the namespace,
+    hosts are names of the loopback address.
 
     Raises:
         SandboxRefused: the rules cannot be set on this engine.
         SandboxUnavailable: the engine fails.
-        UsageError: an entry of allow is invalid, or the name is taken.
+        UsageError: the name is taken.
     """
-    config = _owner_config(engine, "hold", lease_id, allow)
+    config = _owner_config(engine, "hold", lease_id)
     config["HostConfig"]["ExtraHosts"] = [f"{one}:127.0.0.1" for one in hosts]
     owner, wire = _started_owner(engine, name, config)
     wire.close()
@@ -92,7 +91,7 @@ def lend_owner(engine: Engine, *, name: str, lease_id: str, labels: Mapping[str,
     Raises:
         SandboxRefused, SandboxUnavailable: as for `make_owner`.
     """
-    config = _owner_config(engine, "lend", lease_id, ()) | {"OpenStdin": True}
+    config = _owner_config(engine, "lend", lease_id) | {"OpenStdin": True}
     config["Labels"] |= labels
     config["HostConfig"]["Sysctls"] = _NO_TIME_WAIT
     return LentNetwork(*_started_owner(engine, name, config))
@@ -128,9 +127,9 @@ class LentNetwork:
         self._wire.close()
 
 
-def _owner_config(engine: Engine, mode: str, lease_id: str, allow: Iterable[str]) -> dict[str, Any]:
+def _owner_config(engine: Engine, mode: str, lease_id: str) -> dict[str, Any]:
     bridge = prepare(engine)
-    config = _payload(bridge.image, [mode, *_rules(engine, bridge, allow)], "none")
+    config = _payload(bridge.image, [mode, *_rules(engine, bridge, ())], "none")
     return config | {"Hostname": "sandbox", "Labels": {"ohsandbox": "1", OWNER_LABEL: lease_id}}
 
 
@@ -213,7 +212,7 @@ def set_rules(engine: Engine, container: str, allow: Iterable[str]) -> None:
 def revive_owner(engine: Engine, owner: str, allow: Iterable[str]) -> None:
     """Restart the owner of a network if it has ended; its rules are set before it is connected.
 
-    By itself it sets those of its creation, which may have been narrowed since.
+    By itself it sets rules without the exceptions in allow.
 
     Raises:
         SandboxGone: the owner has been removed.

@@ -179,6 +179,48 @@ def test_rules_that_were_narrowed_stay_so_after_the_owners_end(
     assert not answers(runtime, PUBLIC, port)
 
 
+@pytest.mark.parametrize("who", ["we", "somebody"])
+def test_rules_that_were_narrowed_stay_so_when_somebody_restarts_the_owner(
+    addresses: Callable[[str], None], sandbox: Callable[..., Any], engine: Engine, port: int, who: str
+) -> None:
+    runtime = sandbox(network="open", allow=[PRIVATE])
+    addresses(PRIVATE)
+    assert answers(runtime, PRIVATE, port)
+    runtime.set_network("open")
+    assert not answers(runtime, PRIVATE, port)
+    addresses(PUBLIC)
+    engine.api.restart(open_network.owner_name(runtime.name), timeout=0)
+    if who == "we":
+        runtime._sandbox.container.restart()
+    else:
+        engine.api.restart(runtime.id, timeout=0)
+    assert (answers(runtime, PUBLIC, port), answers(runtime, PRIVATE, port)) == (True, False)
+
+
+@pytest.mark.parametrize("first", ["none", "open"])
+def test_a_sandbox_that_is_taken_up_reaches_what_its_new_process_allows(
+    addresses: Callable[[str], None], engine: Engine, port: int, first: str
+) -> None:
+    addresses(PRIVATE)
+    known: dict[str, Any] = {"image": "ohsandbox-base:busybox", "conversation": "talk"}
+    opened: dict[str, Any] = {"network": "open", "allow": [PRIVATE]}
+    runtime = DockerRuntime(**known, **(opened if first == "open" else {})).start()
+    try:
+        runtime.set_network(**opened)
+        assert answers(runtime, PRIVATE, port)
+        began = runtime._sandbox.container.started if runtime._sandbox else ""
+        for allow, is_reached in (((), False), ((PRIVATE,), True)):
+            runtime.leave()
+            runtime.close()
+            runtime = DockerRuntime(**known, network="open", allow=allow)
+            assert runtime.resume().how == "same"
+            assert runtime._sandbox is not None
+            assert runtime._sandbox.container.started == began  # its processes were not restarted
+            assert answers(runtime, PRIVATE, port) is is_reached
+    finally:
+        runtime.close(keep=False)
+
+
 def test_names_are_found_and_ipv6_leads_nowhere(sandbox: Callable[..., Any]) -> None:
     runtime = sandbox(network="open")
     assert runtime.run(["cat", "/proc/net/if_inet6"]).stdout.decode().split()[-1:] in ([], ["lo"])
