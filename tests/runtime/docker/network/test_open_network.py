@@ -199,7 +199,7 @@ def test_rules_that_were_narrowed_stay_so_when_somebody_restarts_the_owner(
 
 @pytest.mark.parametrize("first", ["none", "open"])
 def test_a_sandbox_that_is_taken_up_reaches_what_its_new_process_allows(
-    addresses: Callable[[str], None], engine: Engine, port: int, first: str
+    addresses: Callable[[str], None], port: int, first: str
 ) -> None:
     addresses(PRIVATE)
     known: dict[str, Any] = {"image": "ohsandbox-base:busybox", "conversation": "talk"}
