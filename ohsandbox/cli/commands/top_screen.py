@@ -322,7 +322,8 @@ class TopScreen:
             code = subprocess.run([sys.executable, "-m", "ohsandbox", *words], check=False).returncode
             if pause or code:
                 say(f"`ohsandbox {words[0]}` ended with {code}." if code else "That was all.")
-                ask("Enter goes back to the table. ")
+                with contextlib.suppress(KeyboardInterrupt):
+                    ask("Enter goes back to the table. ")
 
         self._in_terminal(run)
 

@@ -82,17 +82,25 @@ def read_task() -> str:
 
 
 def ask(question: str) -> str:
-    """Return one answer, stripped of blanks; empty for none."""
-    with contextlib.suppress(EOFError), _borrowed_terminal():
-        return input(question).strip()
-    return ""
+    """Return one answer, stripped of blanks; empty for Enter alone, which takes the default.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C or Ctrl-D, which both leave.
+    """
+    return _line_of(input, question)
 
 
 def ask_secret(question: str) -> str:
-    """Return an answer that is not echoed."""
-    with contextlib.suppress(EOFError), _borrowed_terminal():
-        return getpass.getpass(question).strip()
-    return ""
+    """Return an answer that is not echoed; raises like `ask`."""
+    return _line_of(getpass.getpass, question)
+
+
+def _line_of(read: Callable[[str], str], question: str) -> str:
+    try:
+        with _borrowed_terminal():
+            return read(question).strip()
+    except EOFError:
+        raise KeyboardInterrupt from None
 
 
 def ask_yes_no(question: str) -> bool:

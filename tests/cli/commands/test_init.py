@@ -134,6 +134,24 @@ def test_nothing_is_written_without_a_yes(
     assert not (file.parent / "keys").exists()
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        [],
+        [(b"Provider [", b"server\n"), (b"Its address", b"")],
+        [(b"Provider [", b"anthropic\n"), (b"Key for", b"")],
+    ],
+    ids=["provider", "address", "key"],
+)
+def test_the_end_of_input_leaves_and_takes_no_default(
+    at_terminal: Callable[..., Recorded], file: Path, before: list[tuple[bytes, Answer]]
+) -> None:
+    *answered, (question, _) = before or [(b"Provider [", b"")]
+    recorded = at_terminal("init", answers=[*answered, (question, b"\x04")])
+    assert recorded.code == 130
+    assert not file.exists()
+
+
 def test_an_unknown_provider_is_told_with_the_nearest_one(at_terminal: Callable[..., Recorded]) -> None:
     answers: list[tuple[bytes, Answer]] = [
         (b"Provider [anthropic]", b"antropic\n"),
