@@ -91,7 +91,8 @@ class TunnelLink:
             await asyncio.wait_for(self._hello, HELLO_TIMEOUT_S)
         except TimeoutError:
             self.end(SandboxUnavailable(f"The connector in the sandbox said nothing for {HELLO_TIMEOUT_S:g} s."))
-            raise self.ended or SandboxUnavailable("The connector ended.") from None
+        if self.ended is not None:  # perhaps right after its first frame
+            raise self.ended
 
     def open(self, port: int) -> TunnelTransport:
         """Begin a connection to a port of the sandbox; its future `opened` is done once it is connected.

@@ -17,7 +17,7 @@ import anyio.to_thread
 
 from ohsandbox.arguments import wrong
 from ohsandbox.errors import OhsandboxError, UsageError
-from ohsandbox.network.loop import get_loop, run
+from ohsandbox.network.loop import run
 from ohsandbox.network.tunnel.tunnel import Tunnel
 
 if TYPE_CHECKING:
@@ -182,12 +182,6 @@ class Ports:
     def listening(self) -> frozenset[int]:
         """Ports of the sandbox on which the connector listens."""
         return frozenset() if self._tunnel is None else self._tunnel.listening
-
-    def wake(self) -> None:
-        """Listen in the sandbox again, after it was restarted."""
-        self._leave_those_of_parent()
-        if self._tunnel is not None:
-            asyncio.run_coroutine_threadsafe(self._tunnel.wake(), get_loop())
 
     def close(self) -> None:
         """Close all ports and the tunnel; idempotent. New ones can be opened after that."""

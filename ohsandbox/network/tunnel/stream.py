@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ohsandbox.network.tunnel.frames import (
     ABORTED,
@@ -21,20 +21,18 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-_HIGH_WATER_BYTES = 64 * 1024
-"""Number of queued bytes above which a writer's `drain` waits."""
+_HIGH_WATER_BYTES, _LOW_WATER_BYTES = 64 * 1024, 16 * 1024
+"""Number of queued bytes above which a writer's `drain` waits, and number at which it goes on."""
 _ABORT_AFTER_S = 30.0
 """Seconds that the sandbox has to accept the rest of a connection that is closed here."""
 
 
 class TunnelTransport(asyncio.Transport):
-    """Bytes to and from one port of the sandbox; TLS can be added on top (`StreamWriter.start_tls`).
+    """Bytes to and from one port of the sandbox.
 
     Written data is queued here until the connector grants credit. Data that arrives while reading is paused is queued
     too, at most WINDOW_BYTES: credit is returned only when the protocol has received the data.
     """
-
-    _start_tls_compatible = True  # asyncio reads this attribute of every transport
 
     def __init__(
         self,
@@ -54,12 +52,11 @@ class TunnelTransport(asyncio.Transport):
         self.waits_for_owner = False
         """Whether CLOSE is sent only by `give_back`: the sandbox cannot reuse the number before."""
         self._loop, self._send, self._release = loop, send, release
-        self._protocol: asyncio.BaseProtocol = asyncio.Protocol()
+        self._protocol = asyncio.Protocol()
         self._credit = self._window = WINDOW_BYTES
         self._taken = 0
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
-        self._high_water, self._low_water = _HIGH_WATER_BYTES, _HIGH_WATER_BYTES // 4
         self._is_paused = True  # until there is a protocol
         self._writer_waits = self._closing = self._is_lost = False
         self._error: Exception | None = None
@@ -69,7 +66,7 @@ class TunnelTransport(asyncio.Transport):
         self._reason = 0
         self._abort_timer: asyncio.TimerHandle | None = None
 
-    def attach(self, protocol: asyncio.BaseProtocol) -> None:
+    def attach(self, protocol: asyncio.Protocol) -> None:
         """Pass data to the protocol, beginning with the data that has already arrived."""
         self._protocol, self._is_paused = protocol, False
         protocol.connection_made(self)  # this may pause reading
@@ -79,14 +76,6 @@ class TunnelTransport(asyncio.Transport):
             self._loop.call_soon(self._hand_on)
 
     # --- the transport's interface ---
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        """See `asyncio.BaseTransport`."""
-        return self._protocol
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """See `asyncio.BaseTransport`."""
-        self._protocol = protocol
 
     def is_closing(self) -> bool:
         """See `asyncio.BaseTransport`."""
@@ -105,19 +94,6 @@ class TunnelTransport(asyncio.Transport):
         if self._is_paused:
             self._is_paused = False
             self._loop.call_soon(self._hand_on)
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """See `asyncio.WriteTransport`."""
-        self._high_water = _HIGH_WATER_BYTES if high is None else high
-        self._low_water = self._high_water // 4 if low is None else low
-
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        """See `asyncio.WriteTransport`."""
-        return self._low_water, self._high_water
-
-    def get_write_buffer_size(self) -> int:
-        """See `asyncio.WriteTransport`."""
-        return self._unsent_bytes
 
     def write(self, data: Buffer) -> None:
         """See `asyncio.WriteTransport`."""
@@ -217,13 +193,12 @@ class TunnelTransport(asyncio.Transport):
     def _hand_on(self) -> None:
         while self._held and self.is_reading():
             data = self._held.popleft()
-            _feed(self._protocol, data)
+            self._protocol.data_received(data)
             self._return_credit(len(data))
         if self._held or not self.is_reading():
             return
         if self._end_received and not self._end_told:
             self._end_told = True
-            assert isinstance(self._protocol, asyncio.Protocol | asyncio.BufferedProtocol)  # noqa: S101 - as `_feed`
             if not self._protocol.eof_received():
                 self.close()
         if self._close_received:
@@ -293,10 +268,10 @@ class TunnelTransport(asyncio.Transport):
             self._send(frame(FrameKind.END, self.number))
 
     def _update_writer(self) -> None:
-        if not self._writer_waits and self._unsent_bytes > self._high_water:
+        if not self._writer_waits and self._unsent_bytes > _HIGH_WATER_BYTES:
             self._writer_waits = True
             self._protocol.pause_writing()
-        elif self._writer_waits and self._unsent_bytes <= self._low_water:
+        elif self._writer_waits and self._unsent_bytes <= _LOW_WATER_BYTES:
             self._writer_waits = False
             self._protocol.resume_writing()
 
@@ -308,30 +283,12 @@ class TunnelTransport(asyncio.Transport):
             self._close_sent = True
             self._send(frame(FrameKind.CLOSE, self.number, reason))
             if not reason and not self._close_received:
-                self._abort_timer = self._loop.call_later(_ABORT_AFTER_S, self._abort_the_rest)
+                aborted = frame(FrameKind.CLOSE, self.number, ABORTED)
+                self._abort_timer = self._loop.call_later(_ABORT_AFTER_S, self._send, aborted)
             self._release_if_closed()
-
-    def _abort_the_rest(self) -> None:
-        if not self._close_received:
-            self._send(frame(FrameKind.CLOSE, self.number, ABORTED))
 
     def _lose(self, error: Exception | None) -> None:
         if not self._is_lost:
             self._is_lost, self._error = True, error
             self._held.clear()
             self._loop.call_soon(self._protocol.connection_lost, error)
-
-
-def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
-    """Pass data to a protocol; a buffered one, as for TLS, provides the buffer."""
-    if not isinstance(protocol, asyncio.BufferedProtocol):
-        assert isinstance(protocol, asyncio.Protocol)  # noqa: S101 - there is no third kind
-        protocol.data_received(data)
-        return
-    remaining: Any = memoryview(data)
-    while remaining:
-        buffer = memoryview(protocol.get_buffer(len(remaining)))
-        count = min(len(buffer), len(remaining))
-        buffer[:count] = remaining[:count]
-        protocol.buffer_updated(count)
-        remaining = remaining[count:]

@@ -60,11 +60,7 @@ class Tunnel:
             OSError: nothing listens there (ConnectionRefusedError), or 256 connections are open.
             SandboxUnavailable, ConnectorError: the connector cannot be started.
         """
-        transport = await self.dial(port)
-        reader = asyncio.StreamReader()
-        protocol = asyncio.StreamReaderProtocol(reader)
-        transport.attach(protocol)
-        return reader, asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
+        return _streams(await self.dial(port))
 
     async def dial(self, port: int) -> TunnelTransport:
         """Connect as `connect` does; return the transport, to which `TunnelTransport.attach` attaches a protocol."""
@@ -110,17 +106,13 @@ class Tunnel:
         if self._servers.pop(port, None) is not None and self._link is not None:
             self._link.unlisten(port)
 
-    async def wake(self) -> None:
-        """Listen again without a pause, after the sandbox was restarted."""
-        self._pause_s = self._not_before = 0.0
-        self._awake.set()
-
     async def restart(self) -> None:
         """End a running connector; return when one listens on its ports. Failed starts are retried until `close`."""
         if self._link is None:
             return
         self._link.end(SandboxUnavailable("The sandbox's processes were ended."))
-        await self.wake()
+        self._pause_s = self._not_before = 0.0
+        self._awake.set()
         if self._reviver is not None:
             await asyncio.wait({self._reviver})
 
@@ -224,20 +216,21 @@ class Tunnel:
 
 
 async def _with_streams(handler: Handler, transport: TunnelTransport) -> None:
-    """Serve a connection by a handler of streams; after it, a TLS layer on top can still send its last record."""
-    streams_ready: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = (
-        asyncio.get_running_loop().create_future()
-    )
-    # StreamWriter.start_tls recognizes a server by its protocol's callback
-    protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(), lambda *streams: streams_ready.set_result(streams))
-    transport.attach(protocol)
-    reader, writer = streams_ready.result()
+    """Serve a connection by a handler of streams; after it, the sandbox can still accept the last data."""
+    reader, writer = _streams(transport)
     try:
         await handler(reader, writer)
     finally:
         writer.close()
         with contextlib.suppress(OSError, TimeoutError):
             await asyncio.wait_for(writer.wait_closed(), _LAST_BYTES_S)
+
+
+def _streams(transport: TunnelTransport) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport.attach(protocol)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
 
 
 def _refuse_closed() -> NoReturn:

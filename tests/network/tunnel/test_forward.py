@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import queue
 import random
 import socket
 import struct
@@ -21,6 +22,8 @@ from ohsandbox.testing import FakeRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ohsandbox.network.tunnel.ports import PortConnection
 
 
 class Sandbox(FakeRuntime):
@@ -115,13 +118,77 @@ def test_a_server_on_the_other_loopback_is_no_obstacle(sandbox: Sandbox, nobody:
             assert forward.port == port
 
 
-def test_a_privileged_port_names_the_remedy(sandbox: Sandbox, nobody: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EACCES, r"Port 80 of this machine needs root. Choose another host_port, from 1024 on"),
+        (errno.EADDRNOTAVAIL, r"Port 80 of this machine cannot be listened on: .* Choose another host_port"),
+    ],
+)
+def test_a_port_that_cannot_be_listened_on_names_the_remedy(
+    sandbox: Sandbox, nobody: int, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
     async def refuse(*_: object, **__: Any) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(get_loop(), "create_server", refuse)
-    with pytest.raises(UsageError, match=r"Port 80 of this machine needs root. Choose another host_port, from 1024 on"):
+    with pytest.raises(UsageError, match=remedy):
         sandbox.forward(nobody, 80)
+
+
+def test_a_port_of_the_sandbox_that_cannot_be_listened_on_names_the_remedy(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(sandbox.tunnel, "answer", refuse)
+    with pytest.raises(UsageError, match=r"Port 80 of the sandbox cannot be listened on: Permission.* another port"):
+        sandbox.expose_host(80)
+
+
+def test_a_connection_that_the_server_resets_is_reported_with_the_reason_though_the_listener_of_reports_fails(
+    nobody: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    reported: queue.SimpleQueue[PortConnection] = queue.SimpleQueue()
+
+    def fail(connection: PortConnection) -> None:
+        reported.put(connection)
+        raise ValueError("a defect")
+
+    with Sandbox() as sandbox:
+        sandbox._on_connection = fail
+        with socket.create_server(("127.0.0.1", nobody)) as server, sandbox.forward(nobody) as forward:
+            for _ in range(2):
+                with socket.create_connection(("127.0.0.1", forward.port)) as client:
+                    inside, _ = server.accept()
+                    inside.sendall(b"x")
+                    assert client.recv(1) == b"x"
+                    inside.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    inside.close()
+                    with contextlib.suppress(ConnectionResetError):
+                        assert client.recv(1) == b""
+                assert "was reset inside" in reported.get(timeout=5).error
+    assert [record.message for record in caplog.records] == ["a listener of connections failed"] * 2
+
+
+async def test_a_port_closes_at_the_end_of_an_asynchronous_block(sandbox: Sandbox, nobody: int) -> None:
+    async with sandbox.forward(nobody) as forward, sandbox.expose_host(nobody) as exposed:
+        assert (exposed.port, sandbox._ports.listening) == (nobody, frozenset({nobody}))
+    assert not sandbox._ports.listening
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", forward.port)).close()
+
+
+def test_a_sandbox_with_the_ports_of_this_machine_has_a_server_at_a_second_one(nobody: int) -> None:
+    with FakeRuntime() as sandbox, socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(5)
+        port = server.getsockname()[1]
+        with sandbox.forward(port, nobody) as forward, socket.create_connection(("127.0.0.1", nobody)) as client:
+            inside, _ = server.accept()
+            with inside:
+                inside.sendall(b"here")
+                assert (client.recv(4, socket.MSG_WAITALL), forward.port) == (b"here", nobody)
 
 
 def test_ports_that_the_connector_listens_on_are_no_servers_of_the_sandbox(sandbox: Sandbox, nobody: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import struct
 import threading
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.network.tunnel.frames import (
+    ABORTED,
     HALF,
     PIECE_BYTES,
     VERSION,
@@ -27,7 +29,10 @@ from ohsandbox.network.tunnel.frames import (
 from ohsandbox.network.tunnel.tunnel import Tunnel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
+
+    from ohsandbox.network.tunnel.link import TunnelLink
+    from ohsandbox.network.tunnel.tunnel import Handler
 
 HELLO = frame(FrameKind.HELLO, 0, VERSION)
 PORT = 3128
@@ -253,4 +258,152 @@ async def test_a_port_that_is_refused_for_an_unheard_of_reason_is_an_ordinary_er
     with pytest.raises(OSError, match="cannot listen there") as told:
         await tunnel.listen(PORT, swallow)
     assert told.value.errno == errno.EIO
+    await tunnel.close()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0.001)
+
+
+class Broken(Impostor):
+    """A channel that begins well, and whose named operation fails from then on."""
+
+    def __init__(self, operation: str, error: Exception) -> None:
+        super().__init__(HELLO)
+        self._operation, self._error = operation, error
+
+    def _fail(self, operation: str) -> None:
+        if operation == self._operation:
+            raise self._error
+
+    def read(self, timeout_s: float | None = None) -> list[tuple[int, bytes]]:
+        if not self._said:
+            self._fail("read")
+        return super().read(timeout_s)
+
+    def write_some(self, data: memoryview) -> int:  # noqa: ARG002 - the interface
+        self._fail("write_some")
+        return 0
+
+    def write(self, data: memoryview) -> None:  # noqa: ARG002 - as above
+        self._fail("write")
+
+
+@pytest.mark.parametrize("operation", ["read", "write_some", "write"])
+@pytest.mark.parametrize("error", [BrokenPipeError("gone"), SandboxUnavailable("The engine is gone.")])
+async def test_a_channel_that_fails_ends_what_waits_for_the_connector(operation: str, error: Exception) -> None:
+    tunnel = Tunnel(lambda: Broken(operation, error))
+    for wait in (tunnel.listen(PORT, swallow), tunnel.connect(80)):
+        with pytest.raises((SandboxUnavailable, ConnectionResetError), match="gone"):
+            await asyncio.wait_for(wait, 5)
+    await tunnel.close()
+
+
+async def test_a_connector_that_reads_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ohsandbox.network.tunnel.link._MOST_QUEUED_BYTES", 1000)
+    killed = threading.Event()
+
+    class Stuck(Impostor):
+        def write_some(self, data: memoryview) -> int:  # noqa: ARG002 - the interface
+            return 0
+
+        def write(self, data: memoryview) -> None:  # noqa: ARG002 - as above
+            killed.wait()
+            raise BrokenPipeError
+
+        def kill(self) -> None:
+            killed.set()
+
+    tunnel = Tunnel(lambda: Stuck(HELLO))
+    waiting = asyncio.ensure_future(tunnel.connect(80))
+    await until(lambda: tunnel._link is not None and tunnel._link._queued)
+    assert tunnel._link is not None
+    tunnel._link._send(bytes(1000))
+    with pytest.raises(ConnectionResetError, match="reads nothing"):
+        await asyncio.wait_for(waiting, 5)
+    assert await asyncio.to_thread(killed.wait, 5)
+    await tunnel.close()
+
+
+async def test_a_connector_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ohsandbox.network.tunnel.link.HELLO_TIMEOUT_S", 0.02)
+    silent = Impostor()
+    tunnel = Tunnel(lambda: silent)
+    with pytest.raises(SandboxUnavailable, match="said nothing for"):
+        await tunnel.connect(80)
+    await tunnel.close()
+    await until(lambda: silent._over)
+
+
+async def test_a_closed_tunnel_starts_no_connector() -> None:
+    tunnel = Tunnel(lambda: pytest.fail("started"))
+    await tunnel.close()
+    with pytest.raises(SandboxUnavailable, match="are closed"):
+        await tunnel.connect(80)
+
+
+@contextlib.asynccontextmanager
+async def listening(handler: Handler) -> AsyncIterator[tuple[Tunnel, TunnelLink, Impostor]]:
+    impostor = Impostor(HELLO, answers=listens)
+    tunnel = Tunnel(lambda: impostor)
+    await tunnel.listen(PORT, handler)
+    assert tunnel._link is not None
+    yield tunnel, tunnel._link, impostor
+    await tunnel.close()
+
+
+async def heard(impostor: Impostor, wanted: bytes) -> None:
+    await until(lambda: wanted in impostor.heard)
+
+
+async def test_an_answer_for_which_nobody_waits_any_more_ends_no_connection() -> None:
+    async with listening(swallow) as (tunnel, link, _):
+        waiting = asyncio.ensure_future(tunnel.listen(PORT + 1, swallow))
+        await until(lambda: PORT + 1 in link._asked)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        link._arrived([(1, frame(FrameKind.LISTENING, PORT + 1, 0) + ACCEPTED)])
+        assert (link.ended, [*link._streams]) == (None, [HALF])
+
+
+async def test_a_connection_to_a_port_that_was_just_closed_is_reset() -> None:
+    async with listening(swallow) as (tunnel, link, impostor):
+        await tunnel.unlisten(PORT)
+        link._arrived([(1, ACCEPTED)])
+        await heard(impostor, frame(FrameKind.CLOSE, HALF, ABORTED))
+
+
+async def test_a_handler_that_fails_closes_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
+    async def fails(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        raise ValueError("a defect")
+
+    async with listening(fails) as (_, link, impostor):
+        link._arrived([(1, ACCEPTED)])
+        await heard(impostor, frame(FrameKind.CLOSE, HALF))
+        assert link.ended is None
+        assert caplog.records[-1].message == f"a connection of the sandbox to port {PORT} failed"
+
+
+async def test_a_sandbox_that_sends_on_to_a_closing_connection_gets_credit_until_it_reads() -> None:
+    """Without it each side would wait for the other one."""
+
+    async def answers_much(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes(WINDOW_BYTES + 1))
+
+    async with listening(answers_much) as (_, link, impostor):
+        link._arrived([(1, ACCEPTED)])
+        await until(link._streams[HALF].is_closing)
+        link._arrived([(1, data(HALF, bytes(PIECE_BYTES)) * (WINDOW_BYTES // 4 // PIECE_BYTES))])
+        await heard(impostor, frame(FrameKind.CREDIT, HALF, WINDOW_BYTES // 4))
+
+
+async def test_a_sandbox_that_never_accepts_the_end_has_its_connection_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ohsandbox.network.tunnel.stream._ABORT_AFTER_S", 0.02)
+    impostor = Impostor(HELLO, answers=lambda heard: frame(FrameKind.OPENED, 0) if b"\x50" in heard else b"")
+    tunnel = Tunnel(lambda: impostor)
+    _, writer = await tunnel.connect(80)
+    writer.close()
+    await heard(impostor, frame(FrameKind.CLOSE, 0) + frame(FrameKind.CLOSE, 0, ABORTED))
     await tunnel.close()
