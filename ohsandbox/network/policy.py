@@ -142,6 +142,8 @@ class NetworkPolicy:
     """
 
     def __init__(self, rules: Iterable[str] = (), *, package_hosts: PackageHosts | None = None) -> None:
+        if isinstance(rules, str):
+            raise UsageError(f"Network rules {rules[:80]!r} are a single text; give a list of rules.")
         self._guard = threading.Lock()
         self._package_hosts = package_hosts
         self._rules: dict[str, _NetworkRule] = {}
@@ -245,8 +247,6 @@ class NetworkPolicy:
 
 
 def _all_parsed(rules: Iterable[str]) -> list[_NetworkRule]:
-    if isinstance(rules, str):
-        raise UsageError(f"Network rules {rules[:80]!r} are a single text; give a list of rules.")
     parsed: list[_NetworkRule] = []
     problems: list[str] = []
     for text in rules:

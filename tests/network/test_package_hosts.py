@@ -105,6 +105,10 @@ def test_cargo_and_go_are_read_from_their_files(environ: dict[str, str], tmp_pat
         '[registries.mine]\nindex = "sparse+https://c.example.org/"\n[http]\nproxy = "https://no.example.org"'
     )
     assert names(list(cargo_hosts(environ))) == ["c.example.org"]
+    variable = {"CARGO_REGISTRIES_OTHER_INDEX": "sparse+https://o.example.org/"}
+    assert names(list(cargo_hosts(environ | variable))) == ["o.example.org", "c.example.org"]
+    (tmp_path / ".cargo" / "config.toml").write_text("[registries")
+    assert names(list(cargo_hosts(environ | variable))) == ["o.example.org"]
     (tmp_path / ".config" / "go").mkdir(parents=True)
     (tmp_path / ".config" / "go" / "env").write_text("GOPROXY=https://g.example.org|direct\nGOSUMDB=sum.example.org\n")
     assert names(list(go_hosts(environ))) == ["g.example.org", "sum.example.org"]
@@ -153,6 +157,12 @@ def test_tool_that_fails_or_prints_nonsense_says_nothing(environ: dict[str, str]
     for script in ("exit 3", "echo '['", "echo '[1]'", "head -c 100000 /dev/zero", "echo '{\"registry\": 7}'"):
         tool(environ, "npm", script)
         assert names(list(npm_hosts(environ))) == []
+
+
+def test_tool_that_does_not_end_says_nothing(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ohsandbox.network.package_hosts._TOOL_TIMEOUT_S", 0.1)
+    tool(environ, "npm", 'echo \'{"registry": "https://late.example.org/"}\'; exec /bin/sleep 20')
+    assert names(list(npm_hosts(environ))) == []
 
 
 def test_addresses_and_this_machine_are_no_package_hosts(environ: dict[str, str]) -> None:

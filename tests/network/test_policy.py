@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import threading
 
 import pytest
 
 from ohsandbox.errors import UsageError
+from ohsandbox.network.package_hosts import PackageHost, PackageHosts
 from ohsandbox.network.policy import NetworkPolicy, parse_rule
 
 
@@ -69,8 +71,37 @@ def test_each_bad_rule_has_its_line_and_none_is_added() -> None:
         policy.allow("other.example.org", "1.2.3.4", "localhost")
     assert len(str(raised.value).splitlines()) == 2
     assert policy.rules == ("example.org",)
-    with pytest.raises(UsageError):
-        NetworkPolicy("example.org")
+
+
+def test_a_single_text_is_no_list_of_rules_for_its_letters() -> None:
+    with pytest.raises(UsageError, match="'wiki' are a single text"):
+        NetworkPolicy("wiki")
+
+
+def test_a_rule_that_is_no_text_is_refused() -> None:
+    with pytest.raises(UsageError, match="rule of type int"):
+        parse_rule(7)  # type: ignore[arg-type] # of a caller without type checks
+
+
+def test_a_host_that_is_no_name_is_refused_with_the_reason() -> None:
+    verdict = NetworkPolicy(["*.example.org"]).decide("a..example.org", 443)
+    assert (verdict.allowed, verdict.reason) == (False, "is not a host name")
+
+
+def test_a_refusal_tells_that_the_hosts_of_package_tools_are_not_known_yet() -> None:
+    known = threading.Event()
+
+    class Impatient(PackageHosts):
+        def all(self, *, timeout_s: float = 0.01) -> tuple[PackageHost, ...]:
+            return super().all(timeout_s=timeout_s)
+
+    def find() -> list[PackageHost]:
+        known.wait()
+        return []
+
+    policy = NetworkPolicy(["packages"], package_hosts=Impatient(find))
+    assert policy.decide("index.example.org", 443).reason.endswith("are not known yet")
+    known.set()
 
 
 @pytest.mark.parametrize(

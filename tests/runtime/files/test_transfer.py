@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
+import os
 import tarfile
 import time
 from pathlib import Path
@@ -169,6 +171,60 @@ def test_an_unreadable_host_file_is_told_as_the_hosts(fake: FakeRuntime, monkeyp
     monkeypatch.setattr(transfer, "_add_file", denied)
     with pytest.raises(PermissionError, match="On this machine"):
         fake.upload(Path(__file__), "t")
+
+
+@pytest.mark.parametrize(
+    ("members", "kept"),
+    [
+        ([("a", FILE, ""), ("b", HARD, "a"), ("a", FILE, "")], {"a": "new", "b": "old"}),
+        ([("a", LINK, "b"), ("a", FILE, ""), ("b", FILE, "")], {"a": "old", "b": "new"}),
+        ([("a", FILE, ""), ("a", LINK, "b"), ("b", FILE, "")], {"a": "old", "b": "new"}),
+    ],
+    ids=["the later file", "a file after a symlink", "a file before a symlink"],
+)
+def test_of_members_with_one_name_one_is_kept_whole(
+    members: list[tuple[str, bytes, str]], kept: dict[str, str], tmp_path: Path
+) -> None:
+    raw, contents = io.BytesIO(), iter([b"old", b"new"])
+    with tarfile.open(fileobj=raw, mode="w") as made:
+        for name, kind, linkname in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.size = kind, linkname, 3 * (kind == FILE)
+            made.addfile(info, io.BytesIO(next(contents)) if kind == FILE else None)
+    raw.seek(0)
+    tree = unpack._StagedTree(tmp_path)
+    with tarfile.open(fileobj=raw) as found:
+        for member in found:
+            tree.add(found, member)
+    tree.settle()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == kept
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_download_to_another_file_system_copies_directories_and_leaves_no_part_of_a_file(
+    is_full: bool,  # noqa: FBT001
+    fake: FakeRuntime,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def elsewhere(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    replace = os.replace
+
+    def only_here(old: str, new: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        if is_full or src_dir_fd != dst_dir_fd:
+            raise OSError(errno.EXDEV if src_dir_fd != dst_dir_fd else errno.ENOSPC, "refused")
+        replace(old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+
+    fake.run(["sh", "-c", "mkdir -p t/d; echo x >t/d/f; chmod 750 t/d"])
+    monkeypatch.setattr(os, "rename", elsewhere)
+    monkeypatch.setattr(os, "replace", only_here)
+    with contextlib.suppress(OSError):
+        fake.download("t", tmp_path / "out")
+    found = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*")}
+    assert found == ({"d"} if is_full else {"d", "d/f"})
+    assert (tmp_path / "out" / "d").stat().st_mode & 0o777 == 0o750
 
 
 def test_limits_are_counted_before_they_are_reached(tmp_path: Path) -> None:
