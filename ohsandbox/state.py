@@ -72,6 +72,8 @@ class ConversationState:
     delegate: Delegate | None = None
     output: OutputLimits = DEFAULT_LIMITS
     """The limits on how much of a result is shown."""
+    mask: Callable[[str], str] = str
+    """Masks secrets; for the model's text that a tool keeps in `directory`."""
 
     def require_runtime(self) -> Runtime:
         """Return the runtime.

@@ -153,6 +153,11 @@ class ActionEvent(NamedTuple):
         )
 
 
+def accepted_name(name: str) -> str:
+    """Return a function's name with `_` for what providers refuse in the history."""
+    return _REFUSED_IN_NAMES.sub("_", name or "unknown")[:64]
+
+
 def response_to_actions(
     response: ChatResponse, tools_map: Mapping[str, AnyTool], *, taken_ids: AbstractSet[str] = frozenset()
 ) -> list[ActionEvent]:
@@ -266,7 +271,7 @@ def _planned(call: ToolCall, tools_map: Mapping[str, AnyTool], event: ActionEven
     The arguments are stored as strict JSON: providers refuse a history with anything else.
     """
     name, raw, parse_error = call.function.name, call.function.arguments, call.function.parse_error
-    event = _named(event._replace(raw_arguments=raw), name, _REFUSED_IN_NAMES.sub("_", name or "unknown")[:64])
+    event = _named(event._replace(raw_arguments=raw), name, accepted_name(name))
     blocked = _blocked(event)
     try:
         tool, unknown = find_tool(tools_map, name), None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections import deque
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from ohsandbox import events
 from ohsandbox.agent import History
+from ohsandbox.agent.calls import accepted_name
 from ohsandbox.arguments import wrong
 from ohsandbox.conversation.run.limits import Spending
 from ohsandbox.conversation.run.stuck import StuckDetector
@@ -20,6 +22,7 @@ from ohsandbox.persistence import EventLog
 from ohsandbox.persistence.log import LogPosition
 from ohsandbox.secrets import Masker
 from ohsandbox.timetravel.checkpoints import CheckpointIndex
+from ohsandbox.tools import arguments_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NEVER_SECRET = frozenset({"tool_call_id", "response_id", "name", "status", "code"})
-"""Fields by which events refer to each other, made by ohsandbox or the provider: they are never masked."""
+"""Fields by which events refer to each other, made by ohsandbox or the provider: they are not masked, except the
+name of a tool that does not exist, which is the model's text."""
 
 _ENDS_TEXT = frozenset({"assistant_message", "tool_call", "error", "status_update"})
 """Events that follow the complete answer of the model."""
@@ -205,10 +209,17 @@ class ConversationLog:
     def _masked(self, body: EventBody) -> EventBody:
         if not self.masker:
             return body
-        mask = self.masker.mask_json
-        return EventBody(
-            body.type, {key: value if key in _NEVER_SECRET else mask(value) for key, value in body.data.items()}
-        )
+        mask, data = self.masker.mask_json, body.data
+        masked = {key: value if key in _NEVER_SECRET else mask(value) for key, value in data.items()}
+        if body.type == "tool_call":
+            decoded = arguments_of(data)
+            if (plain := mask(decoded)) != decoded:  # the escapes of JSON may hide a value; displays undo them
+                masked["arguments"] = json.dumps(plain)
+            if data.get("hint") is None and (name := mask(data["name"])) != data["name"]:
+                masked["name"] = accepted_name(name)  # of no tool
+        elif body.type == "tool_result":
+            masked["name"] = self.history.unanswered.get(data["tool_call_id"], data["name"])
+        return EventBody(body.type, masked)
 
 
 class StreamRelay:

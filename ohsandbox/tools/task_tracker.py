@@ -19,7 +19,7 @@ from ohsandbox.text import counted
 from ohsandbox.tool import BuiltInTool, CallHint, ToolAnnotations, ToolDefinition, ToolExecutor, cut_middle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from ohsandbox.content import Content
@@ -159,8 +159,10 @@ _TASKS = TypeAdapter(tuple[_TaskItem, ...])
 class TaskTrackerExecutor(ToolExecutor[TaskTrackingAction, TaskTrackerObservation]):
     """Holds the list; with a directory, it is stored in a file there for a resumed conversation."""
 
-    def __init__(self, directory: Path | None, *, limits: OutputLimits = DEFAULT_LIMITS) -> None:
-        self._directory, self._limits = directory, limits
+    def __init__(
+        self, directory: Path | None, *, limits: OutputLimits = DEFAULT_LIMITS, mask: Callable[[str], str] = str
+    ) -> None:
+        self._directory, self._limits, self._mask = directory, limits, mask
         self._tasks: tuple[_TaskItem, ...] = ()
 
     def __call__(self, action: TaskTrackingAction) -> TaskTrackerObservation:
@@ -199,7 +201,8 @@ class TaskTrackerExecutor(ToolExecutor[TaskTrackingAction, TaskTrackerObservatio
         if self._directory is not None:
             try:
                 make_private_dir(self._directory)
-                write_atomically(self._directory / FILE_NAME, _TASKS.dump_json(tasks, indent=2) + b"\n")
+                text = self._mask(_TASKS.dump_json(tasks, indent=2).decode())
+                write_atomically(self._directory / FILE_NAME, f"{text}\n".encode())
             except (OSError, UsageError) as error:
                 reason = error.strerror if isinstance(error, OSError) else error
                 raise ToolError(
@@ -231,7 +234,9 @@ def make_task_tracker_tool(
         observation_type=TaskTrackerObservation,
         hint=HINT,
         annotations=ToolAnnotations(title="Task list", destructiveHint=False, idempotentHint=True, openWorldHint=False),
-        executor=TaskTrackerExecutor(directory / TOOL_NAME if directory else None, limits=conv_state.output),
+        executor=TaskTrackerExecutor(
+            directory / TOOL_NAME if directory else None, limits=conv_state.output, mask=conv_state.mask
+        ),
     )
 
 

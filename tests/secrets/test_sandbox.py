@@ -196,6 +196,27 @@ def test_neither_the_log_nor_the_model_sees_a_value(tmp_path: Path) -> None:
     assert "<secret:PLAIN>" in data_of(conversation.events(), "tool_result")[1]["result"]["output"]
 
 
+def test_neither_escapes_nor_a_tools_name_nor_the_task_list_keep_a_value(tmp_path: Path) -> None:
+    escaped = "".join(f"\\u{ord(character):04x}" for character in PLAIN)
+    conversation, model = talk(
+        tmp_path,
+        FakeRuntime(),
+        answer("", call("execute_bash", f'{{"command": "echo {escaped}"}}'), call(PLAIN, {"a": 1})),
+        answer("", call("task_tracker", {"command": "plan", "task_list": [{"title": f"try {TOKEN}", "notes": PLAIN}]})),
+    )
+    (tasks,) = [path.read_text() for path in (tmp_path / "talks").rglob("TASKS.json")]
+    calls, results = (data_of(conversation.events(), kind) for kind in ("tool_call", "tool_result"))
+    conversation.close()
+    assert json.loads(calls[0]["arguments"]) == {"command": "echo <secret:PLAIN>"}
+    assert [calls[1]["name"], results[1]["name"]] == ["_secret_PLAIN_"] * 2
+    assert results[2]["result"]["status"] == "ok"
+    assert json.loads(tasks)[0]["title"] == "try <secret:TOKEN>"
+    assert leaks(tasks) == []
+    assert leaks(json.dumps(model.seen, ensure_ascii=False)) == []
+    written = [path for path in (tmp_path / "talks").rglob("*") if path.is_file()]
+    assert [(path.name, found) for path in written if (found := leaks(path.read_bytes()))] == []
+
+
 def test_the_model_is_told_the_names(tmp_path: Path) -> None:
     conversation, model = talk(tmp_path, FakeRuntime(), answer("ok"))
     conversation.close()

@@ -140,4 +140,5 @@ class Runner:
             ask_model=self._ask,
             delegate=delegate if self._config.depth < MAX_DEPTH else None,
             output=self._config.output,
+            mask=lambda text: self._log.masker.mask(text),  # noqa: PLW0108 - another model has another masker
         )
