@@ -67,7 +67,7 @@ def visible(text: str) -> str:
     if not text.isascii():
         text = _spell_look_alikes(text)
     emoji = _emoji_in(text)
-    text = _HIDDEN.sub(lambda match: match[0] if match.start() in emoji else _spelt(match), text)
+    text = _HIDDEN.sub(lambda match: match[0] if match.start() in emoji else _unicode_escape(match), text)
     text = _BLANKS.sub(lambda match: "".join(_counted(*run) for run in groupby(match[0])), text)
     return _count_empty_lines(text)
 
@@ -99,7 +99,7 @@ def _emoji_in(text: str) -> set[int]:
     return {position for match in _AS_EMOJI.finditer(text) for position in range(*match.span())}
 
 
-def _spelt(match: re.Match[str]) -> str:
+def _unicode_escape(match: re.Match[str]) -> str:
     return rf"\u{{{ord(match[0]):x}}}"
 
 
@@ -136,7 +136,7 @@ def _spell_look_alikes(text: str) -> str:
     pieces: list[str] = []
     position = 0
     for word in _mixed(text):
-        pieces += [text[position : word.start()], _OTHER.sub(_spelt, word[0])]
+        pieces += [text[position : word.start()], _OTHER.sub(_unicode_escape, word[0])]
         position = word.end()
     return "".join([*pieces, text[position:]])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import check_private, state_dir
 from ohsandbox.private_files import write_atomically
-from ohsandbox.strict_json import parse
+from ohsandbox.strict_json import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,7 @@ def object_of(data: bytes, where: str) -> dict[str, Any]:
         UsageError: it is none.
     """
     try:
-        values = parse(data)
+        values = parse_json(data)
     except ValueError as error:
         raise UsageError(f"{where} is not JSON: {error}. Fix or remove it.") from None
     if not isinstance(values, dict):

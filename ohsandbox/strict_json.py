@@ -11,7 +11,7 @@ import math
 from typing import Any, NoReturn
 
 
-def parse(data: bytes | str) -> Any:
+def parse_json(data: bytes | str) -> Any:
     """Parse a JSON text and return its value; bytes are UTF-8, with or without a byte order mark.
 
     Raises:

@@ -11,7 +11,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.llm.scripted import parse_script
 from ohsandbox.mcp.config import MCPConfig
 from ohsandbox.settings import Settings
-from ohsandbox.strict_json import parse
+from ohsandbox.strict_json import parse_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,15 +46,17 @@ def test_many_keys_take_linear_time() -> None:
     text = "{" + ",".join(f'"{number}": 0' for number in range(200_000)) + ', "7": 1}'
     began = time.monotonic()
     with pytest.raises(ValueError, match="'7' stands twice"):
-        parse(text)
+        parse_json(text)
     assert time.monotonic() - began < 20
 
 
 def test_a_byte_order_mark_is_no_part_of_it() -> None:
-    assert parse(b'\xef\xbb\xbf{"a": [1, -2, 0.5, true, null, "\xc3\xa9"]}') == {"a": [1, -2, 0.5, True, None, "é"]}
-    assert parse('\ufeff{"a": 1}') == {"a": 1}
+    assert parse_json(b'\xef\xbb\xbf{"a": [1, -2, 0.5, true, null, "\xc3\xa9"]}') == {
+        "a": [1, -2, 0.5, True, None, "é"]
+    }
+    assert parse_json('\ufeff{"a": 1}') == {"a": 1}
     with pytest.raises(ValueError, match="not UTF-8"):
-        parse('{"a": 1}'.encode("utf-16"))
+        parse_json('{"a": 1}'.encode("utf-16"))
 
 
 def test_a_settings_file_without_end_is_refused() -> None:

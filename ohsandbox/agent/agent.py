@@ -19,7 +19,7 @@ from ohsandbox.agent.execution import Step, StepOutcome, run_calls
 from ohsandbox.agent.held import Verdict, held_events, ready
 from ohsandbox.agent.history import EMPTY_ANSWER, History
 from ohsandbox.agent.prompt import prompt_template, read_workspace_instructions, render_system_prompt, secrets_note
-from ohsandbox.agent.tool_entries import AnyTool, GivenTool, entry_of
+from ohsandbox.agent.tool_entries import AnyTool, GivenTool, tool_entry
 from ohsandbox.arguments import expect, expect_method, expect_texts, unknown_argument, wrong_type
 from ohsandbox.content import DEFAULT_LIMITS
 from ohsandbox.errors import UsageError
@@ -333,7 +333,7 @@ def _checked(source: MCPSource | None) -> MCPSource | None:
 def _entries(tools: Sequence[GivenTool | Agent]) -> tuple[Entry, ...]:
     if isinstance(tools, str) or not isinstance(tools, Iterable):
         raise wrong_type("tools", tools, "a list of tools", "Give names, say: tools=['execute_bash', 'file_*'].")
-    return tuple(tool if isinstance(tool, Agent) else entry_of(tool) for tool in tools)
+    return tuple(tool if isinstance(tool, Agent) else tool_entry(tool) for tool in tools)
 
 
 def _name_of(entry: Entry) -> str:

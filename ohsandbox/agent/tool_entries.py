@@ -15,7 +15,7 @@ AnyTool = ToolDefinition[Any, Any]
 GivenTool = str | Tool | AnyTool | RuntimeTool | Mapping[str, Any] | Callable[..., Any]
 
 
-def entry_of(given: GivenTool) -> str | Tool | AnyTool:
+def tool_entry(given: GivenTool) -> str | Tool | AnyTool:
     """Return an agent's entry for a tool. Whether a name exists is checked when a conversation makes the tools.
 
     A dict names a registered tool, whose own description and schema are used: `{"type": "function", "function":

@@ -236,9 +236,9 @@ def ps(
     as_json: AsJson = False,
 ) -> int:
     """List the sandboxes of the engine."""
-    from ohsandbox.cli.commands.sandboxes import list_sandboxes
+    from ohsandbox.cli.commands.sandboxes import print_sandboxes
 
-    return list_sandboxes(labels=labels or (), as_json=as_json)
+    return print_sandboxes(labels=labels or (), as_json=as_json)
 
 
 @command(app)
@@ -281,9 +281,9 @@ def tools(
 @command(app)
 def doctor(*, as_json: AsJson = False) -> int:
     """Check the installation, the settings and the engine."""
-    from ohsandbox.cli.commands.doctor import examine
+    from ohsandbox.cli.commands.doctor import print_checks
 
-    return examine(as_json=as_json)
+    return print_checks(as_json=as_json)
 
 
 @command(app, "completion")

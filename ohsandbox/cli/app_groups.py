@@ -174,9 +174,9 @@ def config_path(*, settings: SettingsFile = None) -> int:
 @command(config, "edit")
 def config_edit(*, settings: SettingsFile = None) -> int:
     """Open the settings in $VISUAL or $EDITOR; they are written once they are valid."""
-    from ohsandbox.cli.commands.config import edit_file
+    from ohsandbox.cli.commands.config import edit_settings_file
 
-    return edit_file(settings)
+    return edit_settings_file(settings)
 
 
 # --- conversations --------------------------------------------------------------------------------
@@ -249,9 +249,9 @@ def conversations_export(
 @command(conversations, "schema")
 def conversations_schema() -> int:
     """Print the JSON Schema of a line of `show --json`, `export` and `run --json`."""
-    from ohsandbox.cli.commands.conversations import print_schema
+    from ohsandbox.cli.commands.conversations import print_event_schema
 
-    return print_schema()
+    return print_event_schema()
 
 
 @command(conversations, "repair")
@@ -322,9 +322,9 @@ def eval_validate(tasks: Tasks, how: ValidateOptions) -> int:
 @command(evaluation, "schema")
 def eval_schema() -> int:
     """Print the JSON Schema of a task in a .jsonl or .yaml list."""
-    from ohsandbox.cli.commands.eval import print_schema
+    from ohsandbox.cli.commands.eval import print_task_schema
 
-    return print_schema()
+    return print_task_schema()
 
 
 @command(evaluation, "report")
@@ -342,10 +342,10 @@ def eval_report(
     ),
 ) -> int:  # fmt: skip
     """Write report.json, junit.xml, summary.md and report.html anew from results."""
-    from ohsandbox.cli.commands.eval_reports import exit_code, report_results
+    from ohsandbox.cli.commands.eval_reports import exit_code_of_run, report_results
 
     report = report_results(directories, output, is_whole=True)
-    return 0 if min_pass_rate is None else exit_code(report, min_pass_rate)
+    return 0 if min_pass_rate is None else exit_code_of_run(report, min_pass_rate)
 
 
 @command(evaluation, "compare")

@@ -119,7 +119,7 @@ def exit_code_of(command: Callable[[], Any]) -> int:
             code = command()
             sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - the process's last frame
-        return _output_closed() if _is_closed_output(error) else explain(error)
+        return _output_closed() if _is_closed_output(error) else show_error(error)
     return code if isinstance(code, int) else 0
 
 
@@ -129,14 +129,14 @@ def leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def explain(error: BaseException) -> int:
+def show_error(error: BaseException) -> int:
     """Print the error's line (with --debug, its traceback too) to stderr; return its exit code."""
     from ohsandbox.cli.rendering.text import safe  # noqa: PLC0415 - only an error is printed with it; `--help` does without
 
     with contextlib.suppress(OSError):
         if os.environ.get(DEBUG_VARIABLE, "") not in {"", "0"}:
             print(safe("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-        print(f"ohsandbox: {line_of(error)}", file=sys.stderr, flush=True)
+        print(f"ohsandbox: {line_of_error(error)}", file=sys.stderr, flush=True)
     return code_of(error)
 
 
@@ -148,7 +148,7 @@ def code_of(error: BaseException) -> int:
     return code if isinstance(code, int) else FAILED
 
 
-def line_of(error: BaseException) -> str:
+def line_of_error(error: BaseException) -> str:
     """Return fact, value and remedy on one line that is safe to print."""
     from ohsandbox.cli.rendering.text import masked  # noqa: PLC0415 - only an error is printed with it; `--help` does without
     from ohsandbox.review_text import visible  # noqa: PLC0415 - only an error is printed with it; `--help` does without

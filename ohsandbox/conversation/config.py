@@ -89,7 +89,7 @@ class ConversationConfig:
         self._limits_given = limits is not None
         self._checkpoints = checkpoints
         if self.agent.llm is not None:
-            self.check_prices(self.limits if settings is None or self._limits_given else limits_of(settings))
+            self.check_prices(self.limits if settings is None or self._limits_given else run_limits_of(settings))
         self.given_skill_servers = skill_servers
 
     @property
@@ -132,7 +132,7 @@ class ConversationConfig:
         workdir = None if runtime is None else runtime.workdir
         keeps_files = (self.depth > 0 or self.keeps_files) and runtime is not None and runtime.keeps_checkpoints
 
-        def screen(planned: Sequence[ActionEvent]) -> Sequence[Verdict] | None:
+        def verdicts_for(planned: Sequence[ActionEvent]) -> Sequence[Verdict] | None:
             approval_filter = approval_filter_of(
                 self.policy,
                 self.security_analyzer,
@@ -142,7 +142,7 @@ class ConversationConfig:
             )
             return None if approval_filter is None else approval_filter(planned)
 
-        return screen
+        return verdicts_for
 
     def load(self, outside: Mapping[str, str]) -> None:
         """Open the agent's model if it has none, and take limits and secrets from the settings if these are known.
@@ -161,7 +161,7 @@ class ConversationConfig:
                 self.agent = self.agent.with_tools(settings.tools.names(), takes_runtime_tools=True)
                 self.agent = self.agent.with_mcp(settings.mcp_config)
         if self.settings is not None and not self._limits_given:
-            self.limits = limits_of(self.settings)
+            self.limits = run_limits_of(self.settings)
         self.check_prices(self.limits)
         if self.settings is not None and self.given_secrets is None:
             self.secrets = Secrets.load(self.settings.secrets)
@@ -213,7 +213,7 @@ def _with_model(agent: Agent, settings: Settings) -> Agent:
     return agent.with_llm(open_model(settings.llm_config()))
 
 
-def limits_of(settings: Settings) -> RunLimits:
+def run_limits_of(settings: Settings) -> RunLimits:
     """Return the limits in the settings."""
     return RunLimits(**{name: getattr(settings, name) for name in RunLimits.model_fields})
 

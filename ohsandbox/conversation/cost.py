@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.conversation.storage.metadata import title_of
+from ohsandbox.conversation.storage.metadata import title_of_message
 from ohsandbox.persistence import stream_events
 from ohsandbox.timetravel.turns import Turns
 
@@ -91,11 +91,11 @@ def cost_of(directory: Path) -> ConversationCost:
     counted = Turns()
     model = ""
 
-    def take(event: SDKEvent) -> None:
+    def on_event(event: SDKEvent) -> None:
         nonlocal model
         if (turn := counted.begun_by(event)) is not None:
             number = sum(1 for turn in turns if turn.number) + 1
-            turns.append(_TurnCost(number, title_of(turn.data["content"]) or "", turn.ts, (), Cost()))
+            turns.append(_TurnCost(number, title_of_message(turn.data["content"]) or "", turn.ts, (), Cost()))
         if event.type == "status_update":
             model = event.data.get("model") or model
         if (cost := _cost_in(event)) is not None:
@@ -105,7 +105,7 @@ def cost_of(directory: Path) -> ConversationCost:
             models = last.models if model in {"", *last.models} else (*last.models, model)
             turns[-1] = last._replace(models=models, cost=last.cost.plus(cost))
 
-    stream_events(directory, take)
+    stream_events(directory, on_event)
     return ConversationCost(tuple(turns))
 
 

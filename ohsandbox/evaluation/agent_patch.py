@@ -10,7 +10,7 @@ import posixpath
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from ohsandbox.evaluation.sandbox_files import last_words
+from ohsandbox.evaluation.sandbox_files import end_of_output
 from ohsandbox.evaluation.verifier import NoVerdict
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def write_patch(runtime: Runtime, baseline: Baseline, target: Path) -> str | Non
         return "the patch lacks the files of repositories inside the repository"
     if result.exit_code != 0:
         target.unlink()
-        output = last_words(result.stderr)
+        output = end_of_output(result.stderr)
         return f"git could not make a patch: {result.cause or output or f'exit code {result.exit_code}'}"
     return None
 
@@ -140,5 +140,5 @@ def apply_patch(runtime: Runtime, baseline: Baseline, patch: Path) -> None:
     )  # fmt: skip
     runtime.run(["/bin/sh", "-c", 'rm -f -- "$1"', "sh", name], user="root", workdir="/")
     if result.exit_code != 0:
-        output = last_words(result.stderr or result.stdout)
+        output = end_of_output(result.stderr or result.stdout)
         raise NoVerdict(f"the agent's patch cannot be applied: {result.cause or output}")

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ohsandbox import DockerRuntime, SandboxLimits
 from ohsandbox.errors import OhsandboxError, SandboxGone, SandboxUnavailable, UsageError
-from ohsandbox.evaluation.compose_client import call
+from ohsandbox.evaluation.compose_client import docker_compose
 from ohsandbox.evaluation.formats.compose import IDLE
 from ohsandbox.evaluation.results import ServiceResult, file_name
 from ohsandbox.runtime.docker.config.container_config import CAPABILITIES, PID_1, PRIVATE_DIR
 from ohsandbox.runtime.docker.config.options import LABELS_LABEL
 from ohsandbox.runtime.docker.config.seccomp import ARCHITECTURES, profile_json
-from ohsandbox.runtime.docker.container import remove
+from ohsandbox.runtime.docker.container import force_remove
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import engine_images
@@ -111,14 +111,14 @@ class ServiceRuntime(DockerRuntime):
             return self
         with closing(connect()) as engine:
             try:
-                self._up(engine)
+                self._compose_up(engine)
                 super().start()
             except BaseException:
                 self._remove(engine)
                 raise
         return self
 
-    def _up(self, engine: Engine) -> None:
+    def _compose_up(self, engine: Engine) -> None:
         with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="ohsandbox-compose-") as directory:
             names = {
                 service: stack.enter_context(self._images.held(self._of(service))).name
@@ -134,7 +134,7 @@ class ServiceRuntime(DockerRuntime):
             deadline = time.monotonic() + self._environment.build_timeout_s
             # the file names its directories in full; the engine is the one that we use, however it was found
             try:
-                result = call(
+                result = docker_compose(
                     ["-p", self._asked.name, "-f", str(file), "up", "--detach", "--no-build", "--quiet-pull"],
                     env={} if engine.address.tls else {"DOCKER_HOST": _host(engine)},
                     limit_s=self._environment.build_timeout_s, cancel=self._asked.cancel,
@@ -264,7 +264,7 @@ class ServiceRuntime(DockerRuntime):
 
         The engine keeps up to 1 MB of what a service prints. One that cannot be asked is left out.
         """
-        engine, results = self._the_sandbox().container.engine, list[ServiceResult]()
+        engine, results = self._require_sandbox().container.engine, list[ServiceResult]()
         for service in self._project.services.keys() - {self._project.main}:
             name = _container(self._asked.name, service)
             try:
@@ -300,7 +300,7 @@ class ServiceRuntime(DockerRuntime):
             raise UsageError(NO_ALLOWLIST)
         if network == self._network_mode:
             return
-        api = self._the_sandbox().container.engine.api
+        api = self._require_sandbox().container.engine.api
         with engine_errors(f"changing the network of {self._asked.name!r} to {network!r}"):
             if network == "open" and not api.networks(names=[self._outside]):
                 labels = {lease.LEASE_LABEL: self._leases[self._project.main].id}
@@ -324,7 +324,7 @@ class ServiceRuntime(DockerRuntime):
         if self._is_idle:
             super().end_processes()
             return
-        sandbox = self._the_sandbox()
+        sandbox = self._require_sandbox()
         sandbox.container.restart()
         self._await(sandbox.container.engine, time.monotonic() + self._environment.build_timeout_s)
 
@@ -345,7 +345,7 @@ class ServiceRuntime(DockerRuntime):
         is_whole = True
         for service_lease in leases.values():
             try:
-                remove(engine, service_lease.record.container)
+                force_remove(engine, service_lease.record.container)
             except SandboxGone:
                 pass
             except OhsandboxError:

@@ -35,7 +35,7 @@ class Called(NamedTuple):
     stderr: str
 
 
-def call(
+def docker_compose(
     arguments: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.errors import ToolError
 from ohsandbox.evaluation.agent_patch import apply_patch, find_baseline
-from ohsandbox.evaluation.sandbox_files import FETCH_LIMITS, last_words
+from ohsandbox.evaluation.sandbox_files import FETCH_LIMITS, end_of_output
 from ohsandbox.evaluation.verifier import NoVerdict
 
 if TYPE_CHECKING:
@@ -80,6 +80,6 @@ def _drop(path: Path) -> None:
 def _as_root(runtime: Runtime, script: str, *arguments: str) -> str:
     result = runtime.run(["/bin/sh", "-c", script, "sh", *arguments], user="root", workdir="/", timeout_s=_MAX_S)
     if result.exit_code != 0:
-        output = last_words(result.stderr)
+        output = end_of_output(result.stderr)
         raise NoVerdict(f"the agent's files cannot be brought to the verifier: {result.cause or output}")
     return result.stdout.decode().strip()

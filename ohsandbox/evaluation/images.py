@@ -59,7 +59,7 @@ def check_options(**asked: object) -> None:
         SandboxLimits.model_validate(checked)
     except ValidationError as error:
         raise UsageError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
-    options.checked(**{"image": "scratch", **asked})
+    options.validated_options(**{"image": "scratch", **asked})
     env = asked.get("env")
     invocation.check_env(env if isinstance(env, dict) else None)
 
@@ -158,7 +158,7 @@ class Images:
         try:
             statuses = list[str]()
             if (name := environment.image) is None:
-                checked_options = build_options.checked(
+                checked_options = build_options.resolved_build(
                     build_options.Build(
                         str(environment.build), environment.dockerfile, environment.build_args, environment.build_target
                     )

@@ -16,7 +16,7 @@ _ESCAPE = re.compile(r"\\([0-7]{3}|.)")
 _ESCAPED = {"n": b"\n", "t": b"\t", "r": b"\r", "a": b"\a", "b": b"\b", "f": b"\f", "v": b"\v"}
 
 
-def complete(patch: str) -> str:
+def with_final_newline(patch: str) -> str:
     """Return the patch with a newline at its end; git calls a patch without one corrupt."""
     return patch if not patch or patch.endswith("\n") else f"{patch}\n"
 

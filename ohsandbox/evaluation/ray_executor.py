@@ -229,11 +229,11 @@ class RayExecutor:
                 packed = self._packed[spec.task_digest] = self._ray.put(pack(spec))
         remote_outcome = node.actor.run.remote(spec, packed).future()
         remote_outcome.add_done_callback(
-            partial(self._ended, spec=spec, directory=directory, node_id=node_id, outcome=outcome)
+            partial(self._on_trial_end, spec=spec, directory=directory, node_id=node_id, outcome=outcome)
         )
         return outcome
 
-    def _ended(
+    def _on_trial_end(
         self,
         remote_outcome: Future[Any],
         *,

@@ -87,7 +87,7 @@ class RunPlan(NamedTuple):
     """Disk space for images that eval built or pulled; None is 40 GiB."""
 
 
-def select(tasks: Sequence[Task], *, patterns: Sequence[str] = (), shard: Shard | None = None) -> list[Task]:
+def select_tasks(tasks: Sequence[Task], *, patterns: Sequence[str] = (), shard: Shard | None = None) -> list[Task]:
     """Return the tasks whose ids match one of the patterns (`*`, `?`, `[...]`), and of those only the shard's.
 
     Raises:
@@ -271,7 +271,7 @@ class Run:
                 timeout = timeout if len(running) < self._executor.slots else LOOK_EVERY_S
                 for future in wait(running, timeout, FIRST_COMPLETED).done:
                     attempt = running.pop(future)
-                    if (again := self._ended(attempt, future.result(), results)) is not None:
+                    if (again := self._on_trial_end(attempt, future.result(), results)) is not None:
                         heapq.heappush(queue, again)
                     elif self.plan.fail_fast and results[attempt.key].outcome != "pass":
                         queue.clear()
@@ -286,7 +286,9 @@ class Run:
         spec = TrialSpec(task, self._digests[task.id], attempt.key.attempt, self.plan.agent, self._options)
         return self._executor.submit(spec, self.results.begin(attempt.key))
 
-    def _ended(self, attempt: _Attempt, result: TrialResult, results: dict[TrialKey, TrialResult]) -> _Attempt | None:
+    def _on_trial_end(
+        self, attempt: _Attempt, result: TrialResult, results: dict[TrialKey, TrialResult]
+    ) -> _Attempt | None:
         if result.outcome == "infrastructure_error" and attempt.tries < self.plan.infrastructure_tries:
             self._emit(TryFailed(attempt.key, result.fault))
             pause = RETRY_PAUSES_S[min(attempt.tries, len(RETRY_PAUSES_S)) - 1]

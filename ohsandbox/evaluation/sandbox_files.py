@@ -44,7 +44,7 @@ done
 """Makes files readable for every user, as root: archives and checkouts lose modes, and any user may run them."""
 
 
-def last_words(printed: bytes, limit_chars: int = 300) -> str:
+def end_of_output(printed: bytes, limit_chars: int = 300) -> str:
     """Return the end of a command's output, for a message."""
     return printed.decode(errors="replace").strip()[-limit_chars:]
 
@@ -158,7 +158,7 @@ def _give(runtime: Runtime, files: Files, owner: str) -> None:
             name = posixpath.dirname(name)  # noqa: PLW2901 - up to the target
     result = runtime.run(["chown", "-h", owner, "--", *sorted(paths - {"/"})], user="root", workdir="/")
     if result.exit_code != 0:
-        output = last_words(result.stderr)
+        output = end_of_output(result.stderr)
         raise UsageError(f"The files at {target} cannot be given to {owner!r}: {output}. Name a user of the image.")
 
 
@@ -208,7 +208,7 @@ def _is_plain(name: str) -> bool:
     return name.isprintable() and "/" not in name and name not in {"", ".", ".."}
 
 
-def fetch(runtime: Runtime, source: str, target: Path, *, exclude: Sequence[str] = ()) -> list[str]:
+def copy_from_sandbox(runtime: Runtime, source: str, target: Path, *, exclude: Sequence[str] = ()) -> list[str]:
     """Copy a file or directory of the sandbox to target, as root; return what was left out, with the reasons.
 
     What does not exist is not copied and not told; nor is what matches a pattern of exclude by its name or by its path

@@ -136,7 +136,7 @@ def paired_test(differences: Sequence[Fraction]) -> _PairedTest:
     span = sum(size * count for size, count in groups.items())
     if span * sum(groups.values()) <= MAX_EXACT_STEPS:
         return _exact_flips(groups, span, observed)
-    return _drawn_flips(groups, observed)
+    return _sampled_flips(groups, observed)
 
 
 def mcnemar(better: int, worse: int) -> _PairedTest:
@@ -168,7 +168,7 @@ def _exact_flips(groups: dict[int, int], span: int, observed: int) -> _PairedTes
     return _PairedTest(min(1.0, two_sided), min(1.0, worse), "sign flips over tasks, exact")
 
 
-def _drawn_flips(groups: dict[int, int], observed: int) -> _PairedTest:
+def _sampled_flips(groups: dict[int, int], observed: int) -> _PairedTest:
     draw = random.Random(0)  # noqa: S311 - the same input gives the same p-value
     draws = max(MIN_DRAWS, min(MAX_DRAWS, _MAX_DRAWN_STEPS // len(groups)))
     far = lower = 0

@@ -18,10 +18,10 @@ from ohsandbox.evaluation.compose import ServiceRuntime
 from ohsandbox.evaluation.handover import hand_over_artifacts, hand_over_patch, hand_over_tree
 from ohsandbox.evaluation.masking import mask_tree
 from ohsandbox.evaluation.results import Fault, Phase, StepResult, TrialKey, TrialResult
-from ohsandbox.evaluation.sandbox_files import fetch
+from ohsandbox.evaluation.sandbox_files import copy_from_sandbox
 from ohsandbox.evaluation.task import Task  # noqa: TC001 - NamedTuple's annotation
 from ohsandbox.evaluation.trial_sandbox import HealthcheckFailed, TrialOptions, TrialSandboxes
-from ohsandbox.evaluation.verifier import NoVerdict, Score, verify
+from ohsandbox.evaluation.verifier import NoVerdict, Score, run_verifier
 
 if TYPE_CHECKING:
     import threading
@@ -214,7 +214,7 @@ class Trial:
         try:
             with self._timed("collect", step), _as_the_agent_left_it():
                 runtime.end_processes()  # nothing of the agent runs while it is judged
-                self._notes += fetch(runtime, "/logs/agent", directory / "agent" / "logs")
+                self._notes += copy_from_sandbox(runtime, "/logs/agent", directory / "agent" / "logs")
                 patch_fault = self._collect(runtime, step, directory)
             with self._timed("verifier", step):
                 verdict = self._verify(runtime, step, directory, patch_fault)
@@ -231,7 +231,7 @@ class Trial:
             fault = write_patch(runtime, self._baseline, directory / _PATCH_NAME)
             self._notes += [fault] if fault else []
         self._collect_of(runtime, step, directory, None)
-        self._notes += fetch(runtime, "/logs/artifacts", directory / "artifacts")
+        self._notes += copy_from_sandbox(runtime, "/logs/artifacts", directory / "artifacts")
         if isinstance(runtime, ServiceRuntime):
             self._collect_of_services(runtime, step, directory)
         return fault
@@ -255,7 +255,7 @@ class Trial:
             if artifact.service == service:
                 target = directory / "artifacts" / artifact.name
                 with self._of_service(service):
-                    self._notes += fetch(runtime, artifact.source, target, exclude=artifact.exclude)
+                    self._notes += copy_from_sandbox(runtime, artifact.source, target, exclude=artifact.exclude)
 
     def _collect_by(self, runtime: DockerRuntime, collect: Collect) -> None:
         ended = runtime.run(
@@ -307,7 +307,7 @@ class Trial:
         timeout_s, began = step.verifier.timeout_s, datetime.now(UTC)
         try:
             with self._accounting.watched(runtime, "verifier", self._scaled(timeout_s)):
-                return verify(
+                return run_verifier(
                     runtime, step.verifier, directory / "verifier", timeout_s=self._limit(timeout_s) or timeout_s,
                     cancel=self._cancel,
                 )  # fmt: skip

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from ohsandbox import DockerRuntime, SandboxLimits
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.evaluation.compose import NO_ALLOWLIST, ProjectOptions, ServiceRuntime, project_name
-from ohsandbox.evaluation.sandbox_files import last_words, put
+from ohsandbox.evaluation.sandbox_files import end_of_output, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -213,7 +213,7 @@ class TrialSandboxes:
                 ending = (
                     f"was stopped after {_SETUP_S:g} s" if ended.timed_out else f"ended with code {ended.exit_code}"
                 )
-                printed = last_words(ended.stdout + ended.stderr, 500)
+                printed = end_of_output(ended.stdout + ended.stderr, 500)
                 raise UsageError(f"The set-up of step {step.name!r} {ending}. Correct it. Its last output: {printed}")
         if step.healthcheck is not None:
             self.await_health(runtime, step.healthcheck)
@@ -232,7 +232,7 @@ class TrialSandboxes:
             starting = time.monotonic() - began < check.start_period_s
             failures += not starting
             if failures >= check.retries:
-                printed = last_words(ended.stdout + ended.stderr, 200)
+                printed = end_of_output(ended.stdout + ended.stderr, 200)
                 raise HealthcheckFailed(
                     f"The task's healthcheck failed {failures} times: {check.command[:200]}: {printed}"
                 )

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.evaluation.printed_outcomes import failures, outcomes
-from ohsandbox.evaluation.sandbox_files import fetch, last_words, put_for_all
+from ohsandbox.evaluation.sandbox_files import copy_from_sandbox, end_of_output, put_for_all
 
 if TYPE_CHECKING:
     import threading
@@ -59,7 +59,7 @@ class Score(NamedTuple):
         return self.rewards.get("reward", next(iter(self.rewards.values())))
 
 
-def verify(
+def run_verifier(
     runtime: Runtime, verifier: Verifier, directory: Path, *, timeout_s: float, cancel: threading.Event
 ) -> Score:
     """Judge the state of the sandbox. directory receives the verifier's files and output.
@@ -76,7 +76,7 @@ def verify(
         merge_streams=True, limit_bytes=0, on_output=lambda _, data: printed.add(data), cancel=cancel,
     )  # fmt: skip
     directory.mkdir(parents=True, exist_ok=True)
-    left_out = fetch(runtime, LOGS, directory)
+    left_out = copy_from_sandbox(runtime, LOGS, directory)
     if output := printed.text():
         (directory / OUTPUT_NAME).unlink(missing_ok=True)  # a verifier that writes that name may have made a link
         (directory / OUTPUT_NAME).write_bytes(output)
@@ -132,7 +132,7 @@ def _prepare(runtime: Runtime, verifier: Verifier) -> None:
     as_root = partial(runtime.run, user="root", workdir="/", timeout_s=_CLEAR_S)
     cleared = as_root(["/bin/sh", "-c", _CLEAR_PLACES, "sh", LOGS, *_replaced(runtime, verifier)])
     if cleared.exit_code != 0:
-        output = last_words(cleared.stderr)
+        output = end_of_output(cleared.stderr)
         raise NoVerdict(f"what lies at {LOGS} or at the place of the tests cannot be removed: {output}")
     put_for_all(runtime, verifier.files)
 

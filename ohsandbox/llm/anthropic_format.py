@@ -7,7 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.llm.model_list import entry_of, listed_info
+from ohsandbox.llm.model_list import listed_info, model_entry
 from ohsandbox.llm.response_parsing import MAX_CALLS, token_count
 from ohsandbox.llm.wire_format import InterruptedStreamError
 
@@ -51,7 +51,7 @@ class AnthropicFormat:
         base = config.base_url or os.environ.get("ANTHROPIC_API_BASE") or os.environ.get("ANTHROPIC_BASE_URL")
         base = (base or _ADDRESS).removesuffix(_PATH)
         self.url, self.models_url = f"{base}{_PATH}", f"{base}{_MODELS_PATH}"
-        self.entry = entry_of(model, "anthropic")
+        self.entry = model_entry(model, "anthropic")
         self.info = listed_info(self.entry, provider="anthropic")
 
     def headers(self) -> dict[str, str]:
@@ -142,7 +142,7 @@ def anthropic_key(config: LLMConfig) -> str:
 def anthropic_format(config: LLMConfig, model: str) -> AnthropicFormat | None:
     """Return the format for a model of Anthropic's; None for one that litellm has to ask."""
     key = anthropic_key(config)
-    entry = entry_of(model, "anthropic")
+    entry = model_entry(model, "anthropic")
     is_ordinary = (
         entry.get("mode") == "chat" and entry.get("supports_function_calling") and "max_output_tokens" in entry
     )

@@ -146,7 +146,7 @@ def gemini_schema(schema: Any) -> Any:
     return kept_keys
 
 
-def shortened(text: str, *, limit_chars: int) -> str:
+def shortened_description(text: str, *, limit_chars: int) -> str:
     """Return the text; if it exceeds limit_chars, cut after a sentence or a line, or else between words."""
     if len(text) <= limit_chars:
         return text
@@ -178,7 +178,7 @@ def _adapted_tool(tool: ToolParam, capabilities: Capabilities) -> dict[str, Any]
     if capabilities.gemini_schemas and "parameters" in function:
         function["parameters"] = gemini_schema(function["parameters"])
     if limit is not None and "description" in function:
-        function["description"] = shortened(function["description"], limit_chars=limit)
+        function["description"] = shortened_description(function["description"], limit_chars=limit)
     return {**tool, "function": function}
 
 

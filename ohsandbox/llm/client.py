@@ -16,7 +16,7 @@ from ohsandbox.llm.chat import DeltaEvent, LLMEvent, OnEvent, RetryEvent, Warnin
 from ohsandbox.llm.config import LLMConfig
 from ohsandbox.llm.error_mapping import Failure, failure, failure_of, redact
 from ohsandbox.llm.errors import ModelCanceledError
-from ohsandbox.llm.model_list import entry_of, is_priced
+from ohsandbox.llm.model_list import is_priced, model_entry
 from ohsandbox.llm.provider import recorded_attempt
 from ohsandbox.llm.response_parsing import call_ids, read_answer, with_cost_of
 from ohsandbox.llm.retry import Clock, retrying
@@ -85,7 +85,7 @@ class LLM:
         """Whether the cost of answers is known, by the settings or by litellm's list."""
         provider, _, name = self.name.partition("/")
         if self.config.price is not None or (
-            self.config.custom_llm_provider is None and is_priced(entry_of(name, provider))
+            self.config.custom_llm_provider is None and is_priced(model_entry(name, provider))
         ):
             return True
         return self._provider().model_info().priced

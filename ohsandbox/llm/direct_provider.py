@@ -19,7 +19,7 @@ from ohsandbox.llm import error_mapping
 from ohsandbox.llm.anthropic_format import AnthropicFormat, anthropic_format, anthropic_key
 from ohsandbox.llm.errors import ModelUnavailableError
 from ohsandbox.llm.http_client import BoundedClient, is_json
-from ohsandbox.llm.model_list import cost_usd, entry_of
+from ohsandbox.llm.model_list import cost_usd, model_entry
 from ohsandbox.llm.openai_format import OpenAIFormat, openai_format
 from ohsandbox.llm.provider import Answer, Unfinished, current_attempt
 from ohsandbox.llm.response_parsing import StreamedAnswer, content_text
@@ -145,7 +145,7 @@ def direct_provider(config: LLMConfig) -> DirectProvider | None:
     first, slash, rest = config.model.partition("/")
     provider = config.custom_llm_provider or (first if slash else "")
     if not provider and config.base_url is None:  # a name without provider, which the list may know
-        provider = next((name for name in _FORMATS if entry_of(config.model, name)), "")
+        provider = next((name for name in _FORMATS if model_entry(config.model, name)), "")
     if provider not in _FORMATS:
         return None
     wire_format = _FORMATS[provider](config, rest if slash and first == provider else config.model)

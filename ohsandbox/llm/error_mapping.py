@@ -235,7 +235,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     return _KEY_LIKE.sub(_HIDDEN, text)
 
 
-def one_line(text: str, secrets: Iterable[str] = ()) -> str:
+def masked_line(text: str, secrets: Iterable[str] = ()) -> str:
     """Return the beginning of text on one line, without secrets, control and format characters."""
     cut = encodable(text[: 100 * _QUOTE_LIMIT_CHARS])
     return quoted_line(redact(cut, secrets), limit_chars=_QUOTE_LIMIT_CHARS)
@@ -260,10 +260,10 @@ def failure(
     secrets: AbstractSet[str] = frozenset(),
 ) -> Failure:
     """Create the failure of a kind, with a one-line message that quotes detail and names status."""
-    quoted = one_line(_NOISE.split(_CLASS_PREFIXES.sub("", detail))[0], secrets)
+    quoted = masked_line(_NOISE.split(_CLASS_PREFIXES.sub("", detail))[0], secrets)
     details = ": ".join(fact for fact in (f"status {status}" if (status or 0) >= _NO_SUCCESS else "", quoted) if fact)
     details_note = f" ({details})" if details else ""
-    return Failure(kind, kind.error(f"Model {one_line(model, secrets)!r} {kind.fact}{details_note}. {kind.remedy}"))
+    return Failure(kind, kind.error(f"Model {masked_line(model, secrets)!r} {kind.fact}{details_note}. {kind.remedy}"))
 
 
 def failure_of(error: Exception, attempt: Attempt, *, model: str, secrets: AbstractSet[str]) -> Failure:
@@ -292,7 +292,7 @@ def kind_of(error: BaseException, *, status: int | None = None, asked: bool = Fa
     names = [cls.__name__ for cls in type(error).__mro__]
     by_class = next((_BY_CLASS[name] for name in names if name in _BY_CLASS), None)
     if status is not None and status >= _NO_SUCCESS:
-        unfit = None if status in _ABOUT_THE_ACCOUNT else _unfit(text, status)
+        unfit = None if status in _ABOUT_THE_ACCOUNT else _refused_feature(text, status)
         other = _REDIRECT if status < _REFUSED else REQUEST if status < _SERVER_ERRORS else SERVER
         return unfit or _refine(_BY_STATUS.get(status, other), by_class, text)
     if status is not None and by_class in {None, _CONNECTION, SERVER}:
@@ -315,7 +315,7 @@ def _retry_after(error: BaseException) -> str | None:
     return next((str(value) for value in values if value), None)
 
 
-def _unfit(text: str, status: int) -> ErrorKind | None:
+def _refused_feature(text: str, status: int) -> ErrorKind | None:
     """Tell what in the request the model does not accept; servers say so with status 400, 404, 405 or 500."""
     if _NO_TOOLS.search(text):
         return TOOLS

@@ -33,7 +33,7 @@ def model_list() -> Mapping[str, Mapping[str, Any]]:
     return entries if isinstance(entries, dict) else {}
 
 
-def entry_of(model: str, provider: str) -> Mapping[str, Any]:
+def model_entry(model: str, provider: str) -> Mapping[str, Any]:
     """Return the entry of a provider's model, by the provider's own name for it; {} if the list has none."""
     for name in (f"{provider}/{model}", model):
         entry = model_list().get(name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ohsandbox.llm.errors import ModelAuthenticationError
-from ohsandbox.llm.model_list import entry_of, listed_info
+from ohsandbox.llm.model_list import listed_info, model_entry
 from ohsandbox.llm.wire_format import InterruptedStreamError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class OpenAIFormat:
         """Take the configuration and OpenAI's, or the server's, name of the model; see `openai_format`."""
         self._config, self._model = config, model
         self._base_url = _base_url(config)
-        self.entry = entry_of(model, "openai")
+        self.entry = model_entry(model, "openai")
         self.info = listed_info(self.entry, provider="openai")
         base = (self._base_url or _ADDRESS).rstrip("/")
         self.url, self.models_url = f"{base}/chat/completions", f"{base}/models"
@@ -103,7 +103,7 @@ def openai_format(config: LLMConfig, model: str) -> OpenAIFormat | None:
     """Return the format for a model at OpenAI or at `base_url`; None for one that litellm has to ask."""
     if any(os.environ.get(name) for name in _LITELLM_ONLY) or config.api_version is not None:
         return None
-    entry = entry_of(model, "openai")
+    entry = model_entry(model, "openai")
     if not entry:
         return None if _PECULIAR.search(model) else OpenAIFormat(config, model)
     is_ordinary = entry.get("mode") == "chat" and entry.get("supports_function_calling") and _ORDINARY.match(model)

@@ -30,10 +30,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ohsandbox.arguments import expect, expect_path, wrong_type
 from ohsandbox.errors import UsageError
 from ohsandbox.llm.chat import DeltaEvent, OnEvent
-from ohsandbox.llm.error_mapping import one_line
+from ohsandbox.llm.error_mapping import masked_line
 from ohsandbox.llm.errors import ScriptError
 from ohsandbox.llm.response_parsing import call_ids, content_text, read_answer
-from ohsandbox.strict_json import is_object, parse
+from ohsandbox.strict_json import is_object, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -182,7 +182,7 @@ class ScriptedLLM(_RecordedLLM):
         if missed := turn.missed(result):
             raise ScriptError(
                 f"Turn {index + 1} of {self._name!r}: the script expected {missed!r} in the last tool result, which "
-                f"was {one_line(result)!r}. Run it in the sandbox it was written for, or change its `expect`."
+                f"was {masked_line(result)!r}. Run it in the sandbox it was written for, or change its `expect`."
             )
         calls = [{"type": "function", "function": call.model_dump()} for call in turn.tool_calls]
         return {"role": "assistant", "content": turn.content, "tool_calls": calls}
@@ -212,12 +212,12 @@ def _checked(parsed: Mapping[str, Any], *, name: str) -> ModelScript:
 
 def _parsed(text: str) -> Mapping[str, Any]:
     try:
-        whole = parse(text)
+        whole = parse_json(text)
     except json.JSONDecodeError as error:
         lines = [line for line in text.splitlines() if line.strip()]
         if len(lines) > 1 and lines[0].rstrip().endswith("}"):
             with suppress(json.JSONDecodeError):
-                return {"turns": [parse(line) for line in lines]}
+                return {"turns": [parse_json(line) for line in lines]}
         raise error from None
     if isinstance(whole, list):
         return {"turns": whole}

@@ -29,7 +29,7 @@ from pydantic import ValidationError
 
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.mcp.config import Timeouts
-from ohsandbox.mcp.content import one_line
+from ohsandbox.mcp.content import visible_line
 from ohsandbox.mcp.errors import (
     MCPConnectionError,
     MCPError,
@@ -158,7 +158,7 @@ class MCPClient(Client[ClientTransport]):
     def sync_close(self) -> None:
         """Close the connection, and end the server and its children if it runs in the sandbox; idempotent."""
         if os.getpid() == self._pid:
-            LOOP.call(self.shut, timeout_s=2 * CLOSE_S + _MARGIN_S)
+            LOOP.call(self.force_close, timeout_s=2 * CLOSE_S + _MARGIN_S)
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self.tools)
@@ -178,10 +178,10 @@ class MCPClient(Client[ClientTransport]):
             await self._open()
         except Exception as error:
             explained = await self._explained(error, doing=INITIALIZE, seconds=self.timeouts.initialize_s)
-            await self.shut()
+            await self.force_close()
             raise explained from error
         except BaseException:
-            await asyncio.shield(detach(self.shut()))
+            await asyncio.shield(detach(self.force_close()))
             raise
 
     async def _open(self) -> None:
@@ -189,7 +189,7 @@ class MCPClient(Client[ClientTransport]):
         at_most = loop.time() + max(MAX_START_S, seconds)
         async with asyncio.timeout(seconds) as limit:
 
-            def hear(words: str) -> None:
+            def on_line(words: str) -> None:
                 if not limit.expired():
                     limit.reschedule(min(loop.time() + seconds, at_most))
                 if self._on_words is not None:
@@ -197,7 +197,7 @@ class MCPClient(Client[ClientTransport]):
 
             transport = self.transport if isinstance(self.transport, SandboxTransport) else None
             if transport is not None:
-                transport.on_words = hear
+                transport.on_words = on_line
             try:
                 await self.__aenter__()  # type: ignore[no-untyped-call]
                 await self._await_with_session_monitoring(self._negotiate(0))
@@ -222,7 +222,7 @@ class MCPClient(Client[ClientTransport]):
         ended = await self.transport.exit_description() if isinstance(self.transport, SandboxTransport) else None
         return f"MCP server {self.server!r} ended while nothing was asked of it. {ended or ''}".rstrip()
 
-    async def shut(self) -> None:
+    async def force_close(self) -> None:
         """Close the connection even if other callers still use it; ignore connection errors."""
         with contextlib.suppress(Exception):
             await self.close()  # type: ignore[no-untyped-call]
@@ -285,7 +285,7 @@ class MCPClient(Client[ClientTransport]):
             message_text = f"{message.level}: {message.data}"[
                 : 2 * _MAX_SAID_CHARS
             ]  # cleaning 16 MB takes half a second
-            self._on_log(one_line(message_text, limit_chars=_MAX_SAID_CHARS))
+            self._on_log(visible_line(message_text, limit_chars=_MAX_SAID_CHARS))
 
     # --- errors -----------------------------------------------------------------------------------
 
@@ -315,7 +315,7 @@ class MCPClient(Client[ClientTransport]):
         return self._from_protocol(cause, f"MCP server {self.server!r} did not {doing}")
 
     def _from_protocol(self, cause: BaseException, fact: str) -> OhsandboxError:
-        message = one_line(str(cause) or type(cause).__name__, limit_chars=_MAX_SAID_CHARS)
+        message = visible_line(str(cause) or type(cause).__name__, limit_chars=_MAX_SAID_CHARS)
         if isinstance(cause, ValidationError):
             fault = cause.errors(include_url=False, include_input=False)[0]
             location = ".".join(str(part) for part in fault["loc"])
@@ -323,7 +323,7 @@ class MCPClient(Client[ClientTransport]):
         if not isinstance(cause, SdkError):
             return MCPConnectionError(f"{fact}: {message}.")
         if cause.code == CONNECTION_CLOSED and str(cause) in _CLOSED_WORDS:
-            trouble = one_line(getattr(self.transport, "trouble", ""), limit_chars=_MAX_SAID_CHARS)
+            trouble = visible_line(getattr(self.transport, "trouble", ""), limit_chars=_MAX_SAID_CHARS)
             return MCPServerGoneError(f"{fact}: {(trouble or 'The connection was closed').rstrip('.')}.")
         if cause.code == PARSE_ERROR:
             return MCPProtocolError(f"{fact} in the protocol's form: {message}.")

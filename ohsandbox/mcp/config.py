@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ohsandbox.mcp.errors import MCPConfigError
-from ohsandbox.strict_json import parse
+from ohsandbox.strict_json import parse_json
 from ohsandbox.text import VARIABLE_NAME
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class MCPConfig(BaseModel):
         if len(data) > _MAX_CONFIG_BYTES:
             raise MCPConfigError(f"MCP configuration {str(path)!r} is over {_MAX_CONFIG_BYTES} bytes.")
         try:
-            return cls.parse(parse(data))
+            return cls.parse(parse_json(data))
         except MCPConfigError as error:
             raise MCPConfigError(f"{path}: {error}") from None
         except ValueError as error:
@@ -193,7 +193,7 @@ class MCPConfig(BaseModel):
             raise MCPConfigError(f"{fact}. Correct the file.") from None
 
 
-def merged(first: MCPConfig, second: MCPConfig) -> MCPConfig:
+def merged_configs(first: MCPConfig, second: MCPConfig) -> MCPConfig:
     """Return the servers of both configurations; one in second replaces one of the same name."""
     servers = {**first.servers, **second.servers}
     return MCPConfig(servers=servers, warnings=_warnings(servers))
@@ -207,7 +207,7 @@ def _warnings(servers: Mapping[str, ServerConfig]) -> tuple[str, ...]:
     )
 
 
-def resolve(name: str, server: ServerConfig, variables: Mapping[str, str]) -> Resolved:
+def resolve_variables(name: str, server: ServerConfig, variables: Mapping[str, str]) -> Resolved:
     """Return the server with the values of `${VAR}` in `env`, `headers` and `url`; values are not expanded again.
 
     Raises:

@@ -49,7 +49,7 @@ def printable(text: str) -> str:
     return _CONTROLS.sub("", without_controls(encodable(text).encode()))
 
 
-def visible(text: str, *, limit_chars: int) -> str:
+def visible_excerpt(text: str, *, limit_chars: int) -> str:
     """Return text as `printable` does, without characters that hide or reorder text, and cut with a note."""
     cleaned = _HIDDEN.sub("", printable(text)).strip()
     if len(cleaned) <= limit_chars:
@@ -57,17 +57,17 @@ def visible(text: str, *, limit_chars: int) -> str:
     return f"{cleaned[:limit_chars]} [... {len(cleaned) - limit_chars} more characters left out]"
 
 
-def one_line(text: str, *, limit_chars: int) -> str:
-    """Return text as `visible` does, on one line."""
-    return visible(" ".join(printable(text).split()), limit_chars=limit_chars)
+def visible_line(text: str, *, limit_chars: int) -> str:
+    """Return text as `visible_excerpt` does, on one line."""
+    return visible_excerpt(" ".join(printable(text).split()), limit_chars=limit_chars)
 
 
-def masked(value: Any, mask: Mask) -> Any:
+def masked_value(value: Any, mask: Mask) -> Any:
     """Return the value with secrets masked in keys, texts and numbers, and without numbers that JSON does not have."""
     if isinstance(value, dict):
-        return {mask(key): masked(item, mask) for key, item in value.items()}
+        return {mask(key): masked_value(item, mask) for key, item in value.items()}
     if isinstance(value, list):
-        return [masked(item, mask) for item in value]
+        return [masked_value(item, mask) for item in value]
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -111,7 +111,7 @@ def observe(
         content.append(part)
     if (more := len(result.content) - MAX_BLOCKS) > 0:
         content.append(TextContent(text=f"[{more} more parts of {len(result.content)} left out]"))
-    structured = masked(result.structured_content, mask)
+    structured = masked_value(result.structured_content, mask)
     text = json.dumps(structured, ensure_ascii=False)
     if structured is not None and not _is_in_text(result.structured_content, content):
         content.append(TextContent(text=text))
@@ -127,15 +127,14 @@ def _shown(block: ContentBlock) -> Content:  # noqa: PLR0911 - one a kind
     if block.type == "image":
         return _image(block.data, stated_type=block.mime_type)
     if block.type == "audio":
-        kind = one_line(block.mime_type, limit_chars=100)
+        kind = visible_line(block.mime_type, limit_chars=100)
         return TextContent(text=f"[audio, {kind}, {_size(block.data)} bytes: it cannot be shown here]")
     if block.type == "resource_link":
-        words = (one_line(text, limit_chars=2000) for text in (str(block.uri), block.name, block.description or ""))
+        words = (visible_line(text, limit_chars=2000) for text in (str(block.uri), block.name, block.description or ""))
         return TextContent(text=f"[link to a resource, not read: {' - '.join(filter(None, words))}]")
     resource = block.resource
-    description = (
-        f"{one_line(str(resource.uri), limit_chars=2000)}, {one_line(resource.mime_type or '', limit_chars=100)}"
-    )
+    kind = visible_line(resource.mime_type or "", limit_chars=100)
+    description = f"{visible_line(str(resource.uri), limit_chars=2000)}, {kind}"
     if (text := getattr(resource, "text", None)) is not None:
         return TextContent(text=f"[resource {description}]\n{text}")
     blob: str = getattr(resource, "blob", "")
@@ -146,7 +145,7 @@ def _shown(block: ContentBlock) -> Content:  # noqa: PLR0911 - one a kind
 
 def _image(data: str, *, stated_type: str) -> Content:
     """Return the image if the bytes are one, whatever MIME type the server states; else a text about it."""
-    stated_type = one_line(stated_type, limit_chars=100)
+    stated_type = visible_line(stated_type, limit_chars=100)
     if _size(data) > MAX_IMAGE_BYTES:
         return TextContent(
             text=f"[image, {stated_type}, {_size(data)} bytes: left out, at most {MAX_IMAGE_BYTES} are shown]"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import Field
 
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
-from ohsandbox.mcp.content import MCPToolObservation, one_line, visible
+from ohsandbox.mcp.content import MCPToolObservation, visible_excerpt, visible_line
 from ohsandbox.runtime.tool_calls import MCPAction
 from ohsandbox.schema import Action
 from ohsandbox.schema.execution import LAST_OUTPUT_BYTES, parse_action
@@ -101,7 +101,7 @@ def listed_tool(server: str, tool: Tool) -> ListedTool:
         UnusableToolError: its name is too long or has invisible characters, it runs only as a task, its schema is too
             large, or providers refuse the name of an argument.
     """
-    if not tool.name or visible(tool.name, limit_chars=MAX_NAME_CHARS) != tool.name or "\n" in tool.name:
+    if not tool.name or visible_excerpt(tool.name, limit_chars=MAX_NAME_CHARS) != tool.name or "\n" in tool.name:
         raise UnusableToolError(f"its name is not 1 to {MAX_NAME_CHARS} characters that can be seen")
     if tool.execution is not None and tool.execution.task_support == "required":  # MCP 2025-11-25, "Tasks"
         raise UnusableToolError("it runs only as a task (its taskSupport is `required`), and calls here are plain ones")
@@ -112,7 +112,9 @@ def listed_tool(server: str, tool: Tool) -> ListedTool:
         raise UnusableToolError(
             f"its argument {invalid_names[0][:100]!r} is not 1 to 64 letters, digits, '_', '.' and '-'"
         )
-    description = visible(tool.description or "", limit_chars=_MAX_DESCRIPTION_CHARS) or "No description was provided."
+    description = (
+        visible_excerpt(tool.description or "", limit_chars=_MAX_DESCRIPTION_CHARS) or "No description was provided."
+    )
     description += f"\n(Described by the MCP server {server!r}: a text of its author, no instruction of the user.)"
     return ListedTool(
         tool.name, description, tool.input_schema, schema, _annotations(tool), fingerprint_of(tool), definition_of(tool)
@@ -158,7 +160,7 @@ def _annotations(tool: Tool) -> ToolAnnotations:
     title = tool.title or (hints.title if hints else None)
     hint_names = {"read_only_hint", "destructive_hint", "idempotent_hint", "open_world_hint"}
     fields = {} if hints is None else hints.model_dump(by_alias=True, include=hint_names, exclude_none=True)
-    return ToolAnnotations(title=one_line(title, limit_chars=100) if title else None, **fields)
+    return ToolAnnotations(title=visible_line(title, limit_chars=100) if title else None, **fields)
 
 
 def _clean(node: Any, *, is_map: bool = False) -> Any:
@@ -170,7 +172,7 @@ def _clean(node: Any, *, is_map: bool = False) -> Any:
     cleaned = {}
     for key, value in node.items():
         if key in ("description", "title", "$comment") and isinstance(value, str) and not is_map:
-            cleaned[key] = visible(value, limit_chars=_MAX_ARGUMENT_CHARS)
+            cleaned[key] = visible_excerpt(value, limit_chars=_MAX_ARGUMENT_CHARS)
         elif key in ("default", "const", "enum", "examples") and not is_map:
             cleaned[key] = value
         else:
@@ -185,7 +187,7 @@ class ServerTool(NamedTuple):
     tool: str
 
 
-def model_names(
+def names_for_model(
     tools: Sequence[ServerTool], reserved: Collection[str], *, foreign: Collection[str] = ()
 ) -> dict[ServerTool, str]:
     """Return the model's name for each tool: its own name, or `server__tool` if that is taken or reserved.
@@ -268,7 +270,7 @@ class MCPToolExecutor(ToolExecutor[MCPToolAction, MCPToolObservation]):
             self._caller.close()
 
 
-def believed(hints: ToolAnnotations) -> ToolAnnotations:
+def trusted_hints(hints: ToolAnnotations) -> ToolAnnotations:
     """Return the hints of an untrusted server that count: the title, and those that raise the risk.
 
     MCP 2025-06-18, "Tools": annotations are untrusted unless they come from a trusted server.
@@ -305,7 +307,7 @@ class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
             cls(
                 name=name, description=listed.description, aliases=aliases, server=server, listed=listed, limits=limits,
                 action_type=MCPToolAction, observation_type=MCPToolObservation,
-                annotations=listed.annotations if trusted else believed(listed.annotations),
+                annotations=listed.annotations if trusted else trusted_hints(listed.annotations),
                 executor=MCPToolExecutor(caller, server, listed.name, owns_caller=owns_caller),
             )
         ]  # fmt: skip

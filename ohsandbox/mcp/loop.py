@@ -22,14 +22,14 @@ _detached: set[asyncio.Future[Any]] = set()
 
 
 def detach(work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
-    """Start work on the running loop; it continues even if the waiting caller is cancelled. `settle` waits for all."""
+    """Start work that continues if the waiting caller is cancelled. `await_detached` waits for all such work."""
     task = asyncio.ensure_future(work)
     _detached.add(task)
     task.add_done_callback(_detached.discard)
     return task
 
 
-async def settle(timeout_s: float) -> None:
+async def await_detached(timeout_s: float) -> None:
     """Wait until all detached work is done, at most timeout_s seconds."""
     deadline = time.monotonic() + timeout_s
     while _detached and (remaining_s := deadline - time.monotonic()) > 0:

@@ -20,7 +20,7 @@ from fastmcp.client.transports import ClientTransport
 from mcp.shared.message import SessionMessage
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
-from ohsandbox.mcp.content import one_line, visible
+from ohsandbox.mcp.content import visible_excerpt, visible_line
 from ohsandbox.mcp.errors import MCPConnectionError
 from ohsandbox.mcp.loop import detach
 from ohsandbox.mcp.streams import MAX_LINE_BYTES, FloodError, GuardedSession, Intake, LineFramer, Outbox
@@ -208,7 +208,7 @@ class ServerProcess:
 
     def _pass_on(self, words: bytes) -> None:
         if self.on_words is not None and (lines := words[-STATUS_BYTES:].replace(b"\r", b"\n").strip().splitlines()):
-            self.on_words(one_line(lines[-1].decode("utf-8", "replace"), limit_chars=STATUS_CHARS))
+            self.on_words(visible_line(lines[-1].decode("utf-8", "replace"), limit_chars=STATUS_CHARS))
 
     def _finish(self) -> None:
         if self._silent.is_set():
@@ -333,12 +333,12 @@ class ServerProcess:
             ending = f"The program {program!r} cannot be executed. Correct its mode, or `command`."
         else:
             ending = f"It ended with exit code {'unknown' if self.exit_code is None else self.exit_code}."
-        if stderr := visible(
+        if stderr := visible_excerpt(
             bytes(self._stderr[-2 * LAST_WORDS_CHARS :]).decode("utf-8", "replace"), limit_chars=10**9
         ):
             ending += f" Its stderr ends: {stderr[-LAST_WORDS_CHARS:]}"
         if self._intake.noise:
-            noise = visible("\n".join(self._intake.noise), limit_chars=LAST_WORDS_CHARS)
+            noise = visible_excerpt("\n".join(self._intake.noise), limit_chars=LAST_WORDS_CHARS)
             ending += f" Of stdout, {self._intake.noise_lines} lines were not messages, the last: {noise}"
         return ending
 

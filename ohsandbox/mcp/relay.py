@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpcore2
 
 from ohsandbox.errors import OhsandboxError
-from ohsandbox.mcp.content import one_line
+from ohsandbox.mcp.content import visible_line
 from ohsandbox.runtime.channel import Chunk, Stream
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class ConnectionRelay:
     def _note(self, host: str, port: int, reason: str) -> None:
         rule = host if port in _LISTED_PORTS else f"{host}:{port}"
         remedy = "Start the server there" if host in LOOPBACK else f"Let the sandbox reach it (`--allow {rule}`)"
-        reason = one_line(reason, limit_chars=TROUBLE_CHARS).rstrip(".")
+        reason = visible_line(reason, limit_chars=TROUBLE_CHARS).rstrip(".")
         self.trouble = (
             f"From inside the sandbox, {host}:{port} cannot be reached: {reason}. "
             f'{remedy}, or remove `"where": "sandbox"` to connect from this machine'

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
-from ohsandbox.mcp.content import MCPToolObservation, observe, one_line
+from ohsandbox.mcp.content import MCPToolObservation, observe, visible_line
 from ohsandbox.mcp.errors import MCPConnectionError, MCPServerGoneError, MCPTimeoutError
 from ohsandbox.mcp.loop import detach
 from ohsandbox.mcp.tool_pinning import ToolFilter
@@ -145,7 +145,7 @@ class MCPServer:
             if self.state is not ServerState.WAITING:
                 return
             try:
-                await self._bring_up()
+                await self._start_client()
             except Exception as error:  # noqa: BLE001 - one server's failure does not affect the others
                 is_known = isinstance(error, OhsandboxError)
                 reason = str(error) if is_known else f"MCP server {self.name!r}: {type(error).__name__}: {error}"
@@ -154,9 +154,9 @@ class MCPServer:
                 self._enter(ServerState.FAILED, self._resolved.masked(reason), kind="failed")
                 return
             names = ", ".join(tool.name for tool in self.offered())
-            self._emit("ready", f"{counted(len(self.offered()), 'tool')}: {one_line(names, limit_chars=1000)}")
+            self._emit("ready", f"{counted(len(self.offered()), 'tool')}: {visible_line(names, limit_chars=1000)}")
 
-    async def _bring_up(self) -> None:
+    async def _start_client(self) -> None:
         self._enter(ServerState.STARTING, "It is starting.")
         client = self._connect(
             on_tools_changed=self._relist_soon, on_log=partial(self._emit, "log"), on_words=self._on_output
@@ -167,7 +167,7 @@ class MCPServer:
             self._require_open()
         except BaseException as error:  # noqa: BLE001 - re-raised below, also a cancellation
             self._enter(ServerState.ENDED, "It was stopped while it started.")
-            await asyncio.shield(detach(client.shut()))
+            await asyncio.shield(detach(client.force_close()))
             raise self._masked(error) from None
         self._client = client
         self._enter(ServerState.READY)
@@ -185,7 +185,7 @@ class MCPServer:
         if self._at_work:
             await asyncio.wait(self._at_work, timeout=_CANCEL_S)
         if client is not None:
-            await asyncio.shield(detach(client.shut()))
+            await asyncio.shield(detach(client.force_close()))
 
     def _enter(self, state: ServerState, reason: str = "", *, kind: str = "") -> None:
         """Change the state, unless the server is closed; with kind, report the reason as an event."""
@@ -210,7 +210,7 @@ class MCPServer:
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
             share = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
-            words = one_line((message or "")[:1000], limit_chars=200)
+            words = visible_line((message or "")[:1000], limit_chars=200)
             line = self._resolved.masked(f"{share} {words}".rstrip())
             self.progress[tool] = (*self.progress.get(tool, ())[1 - MAX_PROGRESS :], line)
             self._emit("progress", f"{tool}: {line}")
@@ -239,8 +239,8 @@ class MCPServer:
         if self._client is client:
             self._client = None
             self._enter(ServerState.ENDED, str(error), kind="ended")
-            detach(client.shut())
-        return "It was closed." if self.state is ServerState.CLOSED else self._what_follows()
+            detach(client.force_close())
+        return "It was closed." if self.state is ServerState.CLOSED else self._restart_or_give_up()
 
     async def _ready(self) -> MCPClient:
         """Return an open client; restart the server if necessary.
@@ -257,11 +257,11 @@ class MCPServer:
             if self._client is not None:
                 self._note_end(self._client, MCPServerGoneError(await self._client.how_it_ended()))
             if self.state is ServerState.ENDED:
-                self._what_follows()  # this may disable the server
+                self._restart_or_give_up()  # this may disable the server
             if self.state is not ServerState.ENDED:
                 raise MCPServerGoneError(f"MCP server {self.name!r} is {self.state.value}. {self.reason}")
             await self._restart()
-            assert self._client is not None  # noqa: S101 - set by _bring_up
+            assert self._client is not None  # noqa: S101 - set by _start_client
             return self._client
 
     async def _restart(self) -> None:
@@ -269,16 +269,16 @@ class MCPServer:
         self._restarts.append(time.monotonic())
         await asyncio.sleep(BACK_OFF_S[number])
         try:
-            await self._bring_up()
+            await self._start_client()
         except SandboxUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - any error here is the server's
             self._enter(ServerState.ENDED, str(error))
             fact = f"MCP server {self.name!r} had ended and its restart failed: {error}"
-            raise MCPServerGoneError(f"{fact} {self._what_follows()}") from None
+            raise MCPServerGoneError(f"{fact} {self._restart_or_give_up()}") from None
         self._emit("restarted", f"restart {number + 1} of {MAX_RESTARTS}")
 
-    def _what_follows(self) -> str:
+    def _restart_or_give_up(self) -> str:
         """Return what follows from the server's end, as a sentence; switch it off after too many restarts."""
         now = time.monotonic()
         self._restarts = [time_s for time_s in self._restarts if now - time_s < _RESTART_WINDOW_S]
@@ -314,7 +314,7 @@ class MCPServer:
         if tools_now != tools_before:
             added, removed = sorted(tools_now - tools_before), sorted(tools_before - tools_now)
             news = f"new: {', '.join(added) or 'none'}; gone: {', '.join(removed) or 'none'}"
-            self._emit("tools_changed", one_line(news, limit_chars=1000))
+            self._emit("tools_changed", visible_line(news, limit_chars=1000))
         if len(self._relists) == MAX_RELISTS and not self._relist_is_due:
             self._emit("tools_changed", f"they changed {MAX_RELISTS} times in {_RELIST_WINDOW_S / 60:g} minutes; "
                        "further changes are not looked at for as long")  # fmt: skip

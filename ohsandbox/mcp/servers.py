@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Self
 from ohsandbox.arguments import expect_path
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import UsageError
-from ohsandbox.mcp.config import MCPConfig, Resolved, ServerConfig, resolve
-from ohsandbox.mcp.definition import MCPToolDefinition, ServerTool, model_names, prefixed
+from ohsandbox.mcp.config import MCPConfig, Resolved, ServerConfig, resolve_variables
+from ohsandbox.mcp.definition import MCPToolDefinition, ServerTool, names_for_model, prefixed
 from ohsandbox.mcp.errors import MCPConfigError, MCPError, MCPServerGoneError
-from ohsandbox.mcp.loop import LOOP, settle
+from ohsandbox.mcp.loop import LOOP, await_detached
 from ohsandbox.mcp.server import MCPEvent, MCPServer, ServerState, ServerStatus
 from ohsandbox.mcp.tool_pinning import Pins
 
@@ -105,7 +105,7 @@ class MCPServers:
         self._servers = {
             name: MCPServer(
                 name, Resolved(resolved.config, secrets), connect=partial(self._client, name, resolved.config),
-                pins=pins, on_event=self._on_server_event, advise=partial(self._advice, resolved.config),
+                pins=pins, on_event=self._on_server_event, advise=partial(self._likely_cause, resolved.config),
                 limits=limits,
             )
             for name, resolved in all_resolved.items()
@@ -121,10 +121,10 @@ class MCPServers:
                     'Use a runtime, or write `"where": "host"` to run or reach it from this machine.'
                 )
             is_literal = entry.disabled or name in self._foreign
-            resolved_by_name[name] = Resolved(entry, {}) if is_literal else resolve(name, entry, variables)
+            resolved_by_name[name] = Resolved(entry, {}) if is_literal else resolve_variables(name, entry, variables)
         return resolved_by_name
 
-    def _advice(self, server: ServerConfig) -> str:
+    def _likely_cause(self, server: ServerConfig) -> str:
         """Return the likely cause of a failed start; "" if unknown."""
         program = PurePosixPath(server.command or "").name
         if program not in _INSTALLERS or server.runs_in == "host" or self._runtime is None:
@@ -141,12 +141,14 @@ class MCPServers:
         if server.command is None:
             transport = remote_transport(server, self._runtime if server.runs_in == "sandbox" else None)
         else:
-            runtime = self._runtime if server.runs_in == "sandbox" and self._runtime is not None else self._the_host()
+            runtime = (
+                self._runtime if server.runs_in == "sandbox" and self._runtime is not None else self._host_runtime()
+            )
             env = {**_TELLS_PROGRESS.get(PurePosixPath(server.command).name, {}), **server.env}
             transport = SandboxTransport(runtime, Command([server.command, *server.args], env, server.cwd, server.user))
         return MCPClient(transport, server=name, timeouts=server.timeouts, **hooks)
 
-    def _the_host(self) -> Runtime:
+    def _host_runtime(self) -> Runtime:
         """Return the runtime for servers on the host, with a reduced environment and without confinement."""
         from ohsandbox.runtime.local import CLIRuntime  # noqa: PLC0415 - few servers run on the host
 
@@ -216,7 +218,7 @@ class MCPServers:
             self._starting.cancel()
             await asyncio.wait({self._starting}, timeout=CLOSE_S / 2)
         await asyncio.gather(*(server.close() for server in self._servers.values()), return_exceptions=True)
-        await settle(CLOSE_S / 2)
+        await await_detached(CLOSE_S / 2)
 
     # --- tools --------------------------------------------------------------------------------
 
@@ -259,7 +261,7 @@ class MCPServers:
             tool: self._given[tool] for tool in tools if self._given.get(tool, "").lower() not in {"", *taken_names}
         }
         fresh = [tool for tool in tools if tool not in kept_names]
-        self._given.update(model_names(fresh, {*reserved, *self._given.values()}, foreign=self._foreign))
+        self._given.update(names_for_model(fresh, {*reserved, *self._given.values()}, foreign=self._foreign))
         return {tool: self._given[tool] for tool in tools}
 
     def call(self, server: str, tool: str, arguments: dict[str, Any]) -> MCPToolObservation:

@@ -16,7 +16,7 @@ from ohsandbox.mcp.config import OLDER_FORMS, ServerConfig, entries_of, server_o
 from ohsandbox.mcp.errors import MCPConfigError
 from ohsandbox.mcp.skill_files import KEY, SkillFiles, TooManySkillsError
 from ohsandbox.review_text import concealed_in
-from ohsandbox.strict_json import parse
+from ohsandbox.strict_json import parse_json
 from ohsandbox.text import texts_in
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _rooted(value: Any, root: str) -> Any:
 
 
 def _parsed_json(data: bytes) -> tuple[Any, list[int]]:
-    raw = parse(data)
+    raw = parse_json(data)
     if not isinstance(raw, dict) or set(raw) != {"mcpServers"}:
         raise MCPConfigError("It is not an object with `mcpServers` alone.")
     lines: list[int] = []

@@ -27,7 +27,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from ohsandbox.mcp.content import one_line
+from ohsandbox.mcp.content import visible_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -335,7 +335,7 @@ class GuardedSession(ClientSession):
         else:
             return True
         name = tool.get("name") if isinstance(tool, dict) else None
-        self.unfit[one_line(str(name or "(no name)"), limit_chars=100)] = f"it is invalid: {reason}"
+        self.unfit[visible_line(str(name or "(no name)"), limit_chars=100)] = f"it is invalid: {reason}"
         return False
 
     async def dispatch_input_request(

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
-from ohsandbox.mcp.content import masked, one_line
+from ohsandbox.mcp.content import masked_value, visible_line
 from ohsandbox.mcp.definition import MAX_SERVER_CHARS, MAX_TOOLS, ListedTool, UnusableToolError, listed_tool
 from ohsandbox.mcp.errors import MCPConfigError, MCPToolWithheldError
 from ohsandbox.paths import make_private_dirs
@@ -221,7 +221,7 @@ class ToolFilter:
                     tools[tool.name] = self._made(tool, tools, length)
                     length += tools[tool.name].length
                 except UnusableToolError as error:
-                    refused[one_line(tool.name, limit_chars=100)] = str(error)
+                    refused[visible_line(tool.name, limit_chars=100)] = str(error)
         refused_before = {*self.refused, *self.withheld}
         changed = {tool.name: tool for tool in tools.values() if self._pins.get(self._pinned_as, tool.name) is not None
                    and self._differs(tool)}  # fmt: skip
@@ -259,7 +259,11 @@ class ToolFilter:
         """Return the tool with secrets masked: a description may have a connection string with a password."""
         mask = self._resolved.masked
         tool_json = tool.model_dump_json(by_alias=True, exclude_unset=True) if self._resolved.secrets else ""
-        return tool if mask(tool_json) == tool_json else type(tool).model_validate(masked(json.loads(tool_json), mask))
+        return (
+            tool
+            if mask(tool_json) == tool_json
+            else type(tool).model_validate(masked_value(json.loads(tool_json), mask))
+        )
 
     def _pin(self, tools: Iterable[ListedTool]) -> None:
         pinned = {tool.name: tool for tool in tools}

@@ -279,7 +279,7 @@ def read_decisions(name: str) -> tuple[NetworkDecision, ...]:
     return _decisions_in([_older(path), path])
 
 
-def shortened(decisions: Sequence[NetworkDecision], most: int) -> tuple[NetworkDecision, ...]:
+def summarized(decisions: Sequence[NetworkDecision], most: int) -> tuple[NetworkDecision, ...]:
     """Return sums of the older decisions by host, then the newest `most` decisions."""
     older_count, sums = max(0, len(decisions) - most), _Sums()
     for decision in decisions[:older_count]:

@@ -22,7 +22,7 @@ def get_loop() -> asyncio.AbstractEventLoop:
     return _shared.get()
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
+def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in the loop and return its result; from any thread but the loop's own."""
     return asyncio.run_coroutine_threadsafe(work, get_loop()).result()
 

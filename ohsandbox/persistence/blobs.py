@@ -25,14 +25,14 @@ class Blobs:
         """Use the conversation's directory; nothing is created before the first long text."""
         self.directory = directory / _BLOBS_NAME
 
-    def stow(self, data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    def store(self, data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """Return a copy of data with each long text emptied, and where they are stored: JSON pointer -> SHA-256.
 
         Raises:
             OSError: a file could not be written.
         """
         places: dict[str, str] = {}
-        return self._stow(data, "", places), places
+        return self._store(data, "", places), places
 
     def restore(self, data: dict[str, Any], places: dict[str, str]) -> None:
         """Put the texts back into data. A missing or damaged one is replaced by a text that says so.
@@ -47,11 +47,11 @@ class Blobs:
                 holder = holder[int(key) if isinstance(holder, list) else key]
             holder[int(last) if isinstance(holder, list) else last] = self._read(digest)
 
-    def _stow(self, value: Any, pointer: str, places: dict[str, str]) -> Any:
+    def _store(self, value: Any, pointer: str, places: dict[str, str]) -> Any:
         if isinstance(value, dict):
-            return {key: self._stow(item, f"{pointer}/{_escape(key)}", places) for key, item in value.items()}
+            return {key: self._store(item, f"{pointer}/{_escape(key)}", places) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._stow(item, f"{pointer}/{number}", places) for number, item in enumerate(value)]
+            return [self._store(item, f"{pointer}/{number}", places) for number, item in enumerate(value)]
         if not isinstance(value, str) or len(value) <= MIN_BLOB_CHARS:
             return value
         places[pointer] = self._write(value.encode())

@@ -48,7 +48,7 @@ class DirectoryLock:
         try:
             if not self._outlast_readers():
                 raise ConversationOpenError(
-                    f"Conversation {name!r} is open in process {_written(self._descriptor)}. "
+                    f"Conversation {name!r} is open in process {_holder_pid(self._descriptor)}. "
                     "Close it there, or start another conversation."
                 )
         except OSError as error:
@@ -91,13 +91,13 @@ def holder_of(directory: Path) -> str | None:
     except UsageError:
         return None
     try:
-        return None if try_lock(descriptor, shared=True) else _written(descriptor)
+        return None if try_lock(descriptor, shared=True) else _holder_pid(descriptor)
     except OSError:
         return None
     finally:
         os.close(descriptor)
 
 
-def _written(descriptor: int) -> str:
+def _holder_pid(descriptor: int) -> str:
     text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
     return text if text.isdecimal() else "unknown"

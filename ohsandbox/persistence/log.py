@@ -15,7 +15,7 @@ from ohsandbox.events.event import unchecked
 from ohsandbox.persistence.blobs import Blobs
 from ohsandbox.persistence.lock import DirectoryLock
 from ohsandbox.persistence.reading import LOG_NAME
-from ohsandbox.persistence.records import Scan, check_sound, encode_record, scan
+from ohsandbox.persistence.records import Scan, check_sound, encode_record, scan_log
 from ohsandbox.private_files import (
     PRIVATE_FILE_MODE,
     copy_apart,
@@ -168,7 +168,7 @@ class EventLog:
 
     def _recover(self) -> None:
         with os.fdopen(os.dup(self._descriptor), "rb") as file:
-            found = check_sound(scan(file, path=self.path, take=self._take), self.path)
+            found = check_sound(scan_log(file, path=self.path, take=self._take), self.path)
         self.position = LogPosition(found.end_offset, found.records)
         os.fchmod(self._descriptor, PRIVATE_FILE_MODE)
         if found.rest_bytes:

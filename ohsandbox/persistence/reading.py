@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from ohsandbox.errors import UsageError
 from ohsandbox.events import SDKEvent
 from ohsandbox.persistence.blobs import Blobs
-from ohsandbox.persistence.records import Scan, check_sound, check_version, decode_record, is_blank, scan
+from ohsandbox.persistence.records import Scan, check_sound, check_version, decode_record, is_blank, scan_log
 from ohsandbox.private_files import open_regular
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def stream_events(path: Path | str, take: Callable[[SDKEvent], None]) -> Scan:
     path = Path(path)
     file_path = path / LOG_NAME if path.is_dir() else path
     with os.fdopen(open_regular(file_path, os.O_RDONLY, name="Log"), "rb") as file:
-        return check_sound(scan(file, path=file_path, take=take), file_path)
+        return check_sound(scan_log(file, path=file_path, take=take), file_path)
 
 
 def tail_events(directory: Path, *, limit_bytes: int) -> list[SDKEvent]:

@@ -76,7 +76,7 @@ def encode_record(event: SDKEvent, blobs: Blobs | None) -> bytes:
         fields["version"] = _LOG_VERSION
     body = _encode(fields)
     if blobs is not None and len(body) > MIN_BLOB_CHARS:
-        fields["data"], places = blobs.stow(event.data)
+        fields["data"], places = blobs.store(event.data)
         if places:
             fields["blobs"] = places
             body = _encode(fields)
@@ -145,7 +145,7 @@ def _bare_record(line: bytes, *, seq: int) -> SDKEvent:
     return event if known is None else event.model_copy(update={"data": known.completed(event.data)})
 
 
-def scan(lines: Iterable[bytes], *, path: Path, take: Callable[[SDKEvent], None]) -> Scan:
+def scan_log(lines: Iterable[bytes], *, path: Path, take: Callable[[SDKEvent], None]) -> Scan:
     """Read a whole log, line by line, and pass each event to take.
 
     Blank lines, which an editor may leave, are ignored. A last line without its newline was torn by a crash or is being
@@ -167,14 +167,14 @@ def scan(lines: Iterable[bytes], *, path: Path, take: Callable[[SDKEvent], None]
         try:
             event = _decode_line(line, seq=seq, blobs=blobs)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            return _ended(line, stream, Scan(seq, offset + blank, len(line), str(error), 0))
+            return _scan_result(line, stream, Scan(seq, offset + blank, len(line), str(error), 0))
         take(event)
         offset, blank = offset + blank + len(line), 0
         seq += 1
     return Scan(seq, offset, 0, None, 0)
 
 
-def _ended(bad: bytes, stream: Iterable[bytes], found: Scan) -> Scan:
+def _scan_result(bad: bytes, stream: Iterable[bytes], found: Scan) -> Scan:
     """Return the result up to a bad line, with what follows it."""
     if not bad.endswith(b"\n"):  # nothing followed when it was read; later bytes were written meanwhile
         return found._replace(damage=None)

@@ -11,7 +11,7 @@ from ohsandbox.errors import LogWriteError
 from ohsandbox.events.event import unchecked
 from ohsandbox.persistence.lock import DirectoryLock
 from ohsandbox.persistence.reading import LOG_NAME
-from ohsandbox.persistence.records import Scan, encode_record, scan
+from ohsandbox.persistence.records import Scan, encode_record, scan_log
 from ohsandbox.private_files import copy_apart, open_regular, write_all
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def repair_log(directory: Path, *, conversation_id: str) -> Repair:
         descriptor = open_regular(path, os.O_RDWR | os.O_APPEND, name="Log")
         try:
             with os.fdopen(os.dup(descriptor), "rb") as file:
-                found = scan(file, path=path, take=lambda _: None)
+                found = scan_log(file, path=path, take=lambda _: None)
             reason = found.damage or "its last record was cut short by a crash"
             if not found.rest_bytes:
                 return Repair(found.records, 0, 0, "", None)

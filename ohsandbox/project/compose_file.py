@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import path_below
 from ohsandbox.private_files import open_regular
-from ohsandbox.runtime.build_options import Build, checked
+from ohsandbox.runtime.build_options import Build, resolved_build
 from ohsandbox.runtime.service_options import Service, check_services
 from ohsandbox.strict_yaml import InvalidYaml, YamlFile, amount, mapping_or_empty, parse_yaml
 from ohsandbox.text import did_you_mean
@@ -254,7 +254,7 @@ class _ComposeReader:
                 str(name): self._text(("build", "args"), value)
                 for name, value in mapping_or_empty(told.get("args")).items()
             }
-            return checked(Build(context, dockerfile, args, told.get("target")))
+            return resolved_build(Build(context, dockerfile, args, told.get("target")))
         except UsageError as error:
             self._refuse(("build",), str(error).rstrip("."))
         return None

@@ -143,11 +143,11 @@ class Project(NamedTuple):
             name: value for name, value in self.values.items()
             if needs_trust(name, getattr(typed, name), getattr(base, name))
         }  # fmt: skip
-        wide |= {name: value for name, value in self._besides(exclude_defaults=True).items() if value}
+        wide |= {name: value for name, value in self._non_settings(exclude_defaults=True).items() if value}
         if (dev := self.devcontainer) is None or not dev.is_used:
             return wide
         asked: dict[str, Any] = {
-            "image": dev.image, "build": _build_told(self.build), "features": dev.shown_features(),
+            "image": dev.image, "build": _build_description(self.build), "features": dev.shown_features(),
             "setup": dev.setup,
             "start": dev.start, "forward": dev.forward, "remote user": dev.user,
             "local": {name: variable for name, (variable, _) in dev.local.items()},
@@ -180,8 +180,8 @@ class Project(NamedTuple):
         """
         dev = self.devcontainer and [*self.devcontainer._replace(left_out=())]
         if dev is not None:
-            dev = [_build_told(value) if isinstance(value, Build) else value for value in dev]
-        said = json.dumps([self.values, self._besides(), dev], sort_keys=True, default=str)
+            dev = [_build_description(value) if isinstance(value, Build) else value for value in dev]
+        said = json.dumps([self.values, self._non_settings(), dev], sort_keys=True, default=str)
         digest = hashlib.sha256(said.encode())
         try:
             for name in FILES:
@@ -196,7 +196,7 @@ class Project(NamedTuple):
             raise _fault(self.path, f"{error.filename!r} cannot be read: {error.strerror}. Correct it.") from None
         return digest.hexdigest()
 
-    def _besides(self, *, exclude_defaults: bool = False) -> dict[str, Any]:
+    def _non_settings(self, *, exclude_defaults: bool = False) -> dict[str, Any]:
         """Return what the file contains besides settings, by name, with the services as it describes them."""
         besides = self.options.model_dump(exclude_defaults=exclude_defaults)
         if self.services:
@@ -285,14 +285,14 @@ def _mounts_of(dev: DevContainer) -> tuple[list[str], list[str]]:
 
 def _build_of(build: Build, path: Path, root: Path) -> Build:
     """Return the build of a devcontainer.json, whose paths are relative to its directory, with absolute paths."""
-    context = Path(_below(str(build.context), "build.context", path, root))
-    file = Path(_below(build.dockerfile, "build.dockerfile", path, root))
+    context = Path(_path_in_project(str(build.context), "build.context", path, root))
+    file = Path(_path_in_project(build.dockerfile, "build.dockerfile", path, root))
     if not file.is_relative_to(context):
         raise devcontainer_fault(path, f"the Dockerfile {build.dockerfile!r} is outside of its context. Move it.")
     return build._replace(context=str(context), dockerfile=str(file.relative_to(context)))
 
 
-def _build_told(build: Build | None) -> dict[str, Any] | None:
+def _build_description(build: Build | None) -> dict[str, Any] | None:
     """Return what a devcontainer.json says of a build, by name: for the question whether to trust it, and its hash."""
     return build and {name: getattr(build, name) for name in ("context", "dockerfile", "args", "target")}
 
@@ -348,9 +348,9 @@ def _project(path: Path, root: Path, table: dict[str, Any]) -> Project:
             )
     for name in FILES:
         if name in values:
-            values[name] = _below(values[name], name, path, root)
+            values[name] = _path_in_project(values[name], name, path, root)
     if options.build is not None:
-        options = options.model_copy(update={"build": _below(options.build, "build", path, root)})
+        options = options.model_copy(update={"build": _path_in_project(options.build, "build", path, root)})
     values |= {name: [_absolute(one, path) for one in values[name]] for name in ("mounts",) if name in values}
     options, services, notes = _with_services(options, path, root)
     contents = {name: _content(values[name], name, path) for name in FILES if name in values}
@@ -369,7 +369,7 @@ def _with_services(
     from ohsandbox.project.compose_file import project_services  # noqa: PLC0415 - few projects have services
 
     if isinstance(told, str):
-        told = os.path.relpath(_below(told, "services", path, root), path.parent)
+        told = os.path.relpath(_path_in_project(told, "services", path, root), path.parent)
     try:
         found, notes = project_services(told, path.parent, root, only=options.services_only)
     except UsageError as error:
@@ -406,7 +406,7 @@ def _typed(values: dict[str, Any], path: Path) -> Settings:
         raise _fault(path, str(error).removeprefix("Settings(...): ")) from None
 
 
-def _below(named: str, key: str, path: Path, root: Path) -> str:
+def _path_in_project(named: str, key: str, path: Path, root: Path) -> str:
     """Return the absolute path that the file names; no link may lead it out of the project."""
     try:
         return str(path_below(named, path.parent, root, repr(key)))

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import state_dir
 from ohsandbox.private_files import locked, write_atomically
-from ohsandbox.strict_json import parse
+from ohsandbox.strict_json import parse_json
 
 _FILE_NAME = "trusted.json"
 _LOCK_NAME = "trusted.lock"
@@ -89,7 +89,7 @@ def _change(directory: str, entry: dict[str, str] | None) -> bool:
 def _read() -> dict[str, Any]:
     file = state_dir() / _FILE_NAME
     try:
-        entries = parse(file.read_bytes())
+        entries = parse_json(file.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.paths import subdirectory
-from ohsandbox.runtime.workspace.changes import ChangeTracker, WorkspaceReport, merged
+from ohsandbox.runtime.workspace.changes import ChangeTracker, WorkspaceReport, merged_reports
 from ohsandbox.secrets import Secrets
 
 if TYPE_CHECKING:
@@ -270,7 +270,9 @@ class Backend(ABC):
         directory was killed before it reported, the first call begins with the changes of that session. Empty if no
         directory is bound. With several directories, paths in the first one are relative to it, and others absolute.
         """
-        return merged([tracker.report() for tracker in self._trackers], [tracker.root for tracker in self._trackers])
+        return merged_reports(
+            [tracker.report() for tracker in self._trackers], [tracker.root for tracker in self._trackers]
+        )
 
     def discard_changes(self) -> None:
         """Discard the recorded contents of the bound directory, once its changes are reported; `close` does so."""

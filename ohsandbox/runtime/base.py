@@ -236,7 +236,7 @@ class Runtime(ShellSessions, AsyncLifecycle):
             CallCancelledError: cancel was set before the end.
         """
         invocation.check_call(user=user, cancel=cancel)
-        limits = transfer.limits_of(limits)
+        limits = transfer.transfer_limits(limits)
         here, there = Path(operations.path_of(source)), self._file(operations.path_of(target))
         with killing(cancel) as killed:
             return transfer.upload(lambda argv: killed(self.channel(argv, user=user)), here, there, limits)
@@ -267,7 +267,7 @@ class Runtime(ShellSessions, AsyncLifecycle):
             CallCancelledError: cancel was set before the end.
         """
         invocation.check_call(user=user, cancel=cancel)
-        limits = transfer.limits_of(limits)
+        limits = transfer.transfer_limits(limits)
         there, here = self._file(operations.path_of(source)), Path(operations.path_of(target))
         with killing(cancel) as killed:
             return transfer.download(lambda argv: killed(self.channel(argv, user=user)), there, here, limits)

@@ -32,7 +32,7 @@ class Build(NamedTuple):
     """
 
 
-def checked(build: Build | str | os.PathLike[str]) -> Build:
+def resolved_build(build: Build | str | os.PathLike[str]) -> Build:
     """Return the build with its context as an absolute path.
 
     Raises:
@@ -70,11 +70,11 @@ def checked_base(base: str | Build | Mapping[str, Any] | None) -> str | Build | 
     """Return the base of a build, an image's name or a checked build.
 
     Raises:
-        UsageError: as `checked`.
+        UsageError: as `resolved_build`.
     """
     if isinstance(base, Mapping):
         base = Build(**base)
     if isinstance(base, Build):
-        return checked(base)
+        return resolved_build(base)
     expect("Build(base=...)", base, str)
     return base

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.limit_ranges import RESOURCE_LIMITS
-from ohsandbox.runtime.build_options import checked
+from ohsandbox.runtime.build_options import resolved_build
 from ohsandbox.runtime.mount_text import Mount, parse_path
 from ohsandbox.runtime.results import PullProgress
 from ohsandbox.runtime.runtime_settings import (
@@ -98,9 +98,9 @@ def _limits(container: ContainerOptions) -> SandboxLimits | None:
 
 
 def _docker_elsewhere() -> str | None:
-    from ohsandbox.runtime.docker.engine.connection import find  # noqa: PLC0415 - docker: only for the Docker backend
+    from ohsandbox.runtime.docker.engine.connection import find_address  # noqa: PLC0415 - docker: only for the Docker backend
 
-    address = find(os.environ)
+    address = find_address(os.environ)
     return None if address.is_local else address.url
 
 
@@ -174,7 +174,7 @@ def build_digest(build: Build) -> str:
     """
     from ohsandbox.runtime.docker.images.build import digest_to_trust  # noqa: PLC0415 - docker: only for the Docker backend
 
-    return digest_to_trust(checked(build))
+    return digest_to_trust(resolved_build(build))
 
 
 def check_mount(text: str) -> None:

@@ -357,7 +357,7 @@ class CLIRuntime(Runtime):
                 self._close()
                 raise SandboxUnavailable("bubblewrap does not work here. Install `bwrap`, or use DockerRuntime.")
             if not self._quiet:
-                walls = f"With {self._walls}." if self._walls else "Use DockerRuntime instead."
+                walls = f"With {self._confinement}." if self._confinement else "Use DockerRuntime instead."
                 print(f"WARNING: {WARNING} {walls}", file=sys.stderr)  # noqa: T201 - a warning that is always shown
         return self
 
@@ -403,11 +403,11 @@ class CLIRuntime(Runtime):
         return {
             "runtime": "this host, no container",
             "working directory": self.workdir,
-            "confinement": self._walls or "none",
+            "confinement": self._confinement or "none",
         }
 
     @property
-    def _walls(self) -> str:
+    def _confinement(self) -> str:
         """Describe the confinement by bubblewrap: no network or process namespace, and root keeps all capabilities."""
         if not self._prefix:
             return ""

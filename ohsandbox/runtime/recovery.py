@@ -139,7 +139,7 @@ class RecoveringBackend(Backend):
                         until = time.monotonic() + _STARVED_S
                         continue
                     if recovered and (restarted or self._loss() is not None):
-                        raise self._damaged(failure) from failure
+                        raise self._unrecovered_error(failure) from failure
                     # recovered but only joined: after `docker restart`, engine 20.10 may have unmounted the files, and
                     # each exec fails until the container is killed and started
                     restarted = self.recover_from(failure, generation)
@@ -172,7 +172,7 @@ class RecoveringBackend(Backend):
             self._notices.append(self.restart(failure))
             return alive
 
-    def _damaged(self, failure: SandboxUnavailable) -> SandboxUnavailable:
+    def _unrecovered_error(self, failure: SandboxUnavailable) -> SandboxUnavailable:
         """Return the error after a restart that did not help: its current `_loss`, or failure with a remedy."""
         if isinstance(loss := self._loss(), SandboxGone | SandboxPaused | EngineUnavailable):
             return loss

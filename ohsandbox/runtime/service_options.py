@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.build_options import Build
-from ohsandbox.runtime.build_options import checked as checked_build
+from ohsandbox.runtime.build_options import resolved_build as checked_build
 from ohsandbox.runtime.port_numbers import PROXY_PORT
 from ohsandbox.runtime.process.invocation import check_call
 from ohsandbox.secrets import check_name, check_reference

@@ -23,7 +23,7 @@ from pydantic import ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, Valid
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
 from ohsandbox.schema.models import Schema
-from ohsandbox.schema.provider_schema import MAX_NODES, object_schema, target_of
+from ohsandbox.schema.provider_schema import MAX_NODES, object_schema, resolve_reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -271,7 +271,7 @@ class _Checkable:
                     if key in node]  # fmt: skip
         reference = node.get("$ref")
         if reference is not None and seen.count(reference) < _MAX_RECURSION and self.nodes_left > 0:
-            demands.append(self.of(target_of(self._root, reference), seen=(*seen, reference)))
+            demands.append(self.of(resolve_reference(self._root, reference), seen=(*seen, reference)))
         demands = [demand for demand in demands if demand is not True and demand != {}]
         if demands:
             made = {**made, "allOf": demands} if made or len(demands) > 1 else demands[0]

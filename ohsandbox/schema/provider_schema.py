@@ -162,7 +162,7 @@ def bounded(schema: Any) -> dict[str, Any]:
     return copy if isinstance(copy, dict) else {}
 
 
-def target_of(root: Any, reference: str) -> Any:
+def resolve_reference(root: Any, reference: str) -> Any:
     """Resolve a local reference, also through further ones; `True` (any value) if it has no target."""
     node = _step(root, reference)
     for _ in range(_MAX_HOPS):
@@ -218,7 +218,7 @@ class _Merge:
         if not isinstance(node, dict) or self._left < 0:
             return {"properties": {}, "required": []}
         properties, required = dict(node.get("properties", {})), list(node.get("required", []))
-        parts = [("allOf", [target_of(self._root, node["$ref"])])] if "$ref" in node else []
+        parts = [("allOf", [resolve_reference(self._root, node["$ref"])])] if "$ref" in node else []
         parts += [(kind, node[kind]) for kind in ("allOf", "anyOf", "oneOf") if kind in node]
         for kind, branches in parts:
             made = [self.of(branch) for branch in branches if branch is not False and "object" in _types(branch)]
@@ -285,7 +285,7 @@ class _Plain:
 
     def _followed(self, node: dict[str, Any], *, seen: tuple[str, ...], depth: int) -> Any:
         reference = node["$ref"]
-        target = target_of(self._root, reference)
+        target = resolve_reference(self._root, reference)
         beside = {key: value for key, value in node.items() if key != "$ref"}
         if not isinstance(target, dict):
             return self.of(beside, seen=seen, depth=depth)

@@ -7,7 +7,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.secrets.encodings import MIN_SECRET_BYTES, encodings_of
-from ohsandbox.secrets.pattern_index import Pattern, PatternIndex, Span, merged
+from ohsandbox.secrets.pattern_index import Pattern, PatternIndex, Span, merged_spans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,7 +75,7 @@ class Masker:
 
     def spans(self, data: bytes) -> list[Span]:
         """Return the occurrences of values, in order, without overlaps."""
-        return merged(sorted(span for index in self._indexes for span in index.found(data)))
+        return merged_spans(sorted(span for index in self._indexes for span in index.found(data)))
 
     def whole_prefix(self, data: bytes) -> int:
         """Return the length of the prefix of data that later data cannot change; a value may begin after it."""
@@ -113,7 +113,7 @@ class Masker:
         return max((index.ending(raw) for index in self._indexes), default=0)
 
     def _cut_spans(self, raw: bytes) -> list[Span]:
-        found = merged(sorted(span for index in self._indexes for span in index.found_cut(raw)))
+        found = merged_spans(sorted(span for index in self._indexes for span in index.found_cut(raw)))
         return [_at_characters(raw, span) for span in found]
 
 

@@ -60,7 +60,7 @@ class Span(NamedTuple):
     name: str
 
 
-def merged(spans: Iterable[Span]) -> list[Span]:
+def merged_spans(spans: Iterable[Span]) -> list[Span]:
     """Return spans, given in order of their start, with overlapping ones merged; adjacent ones stay separate."""
     found: list[Span] = []
     for span in spans:
@@ -140,14 +140,14 @@ class PatternIndex:
         for number in self._wholes.candidates(haystack.data):
             pattern = self._patterns[number]
             spans = (_span(haystack, at, pattern) for at in _places(haystack.data, pattern.data))
-            yield from merged(span for span in spans if span)
+            yield from merged_spans(span for span in spans if span)
 
     def found_cut(self, whole: bytes) -> Iterator[Span]:
         """Yield occurrences of at least half a pattern, from its beginning or to its end; of a short one the whole."""
         halves, prefilter = self._halves
         haystack = _Haystack(whole, breaks=self._breaks)
         for number in prefilter.candidates(haystack.data):
-            yield from merged(_grown(haystack, *halves[number]))
+            yield from merged_spans(_grown(haystack, *halves[number]))
 
     def beginning(self, whole: bytes) -> int:
         """Return the first offset from which the rest may begin a pattern; the length if there is none."""

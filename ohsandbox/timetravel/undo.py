@@ -223,12 +223,12 @@ def _undone(directory: Path) -> dict[str, Any]:
     """
     data: dict[str, Any] = {}
 
-    def take(event: SDKEvent) -> None:
+    def on_event(event: SDKEvent) -> None:
         if event.type == "notice" and event.data["code"] in {FORKED, _UNDONE}:
             data.clear()
             data.update(event.data if event.data["code"] == _UNDONE else {})
 
-    stream_events(directory, take)
+    stream_events(directory, on_event)
     if not data:
         raise UsageError(
             f"Conversation {directory.name!r} was not made by `ohsandbox undo`. Give the id of one that was."

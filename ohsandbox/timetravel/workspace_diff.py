@@ -27,7 +27,7 @@ from ohsandbox.timetravel.snapshots.manifest import (
     changes_between,
     is_git,
     outside_git,
-    scan,
+    scan_directory,
     worst_first,
 )
 from ohsandbox.timetravel.snapshots.store import SnapshotStore
@@ -147,7 +147,7 @@ def scan_changed(target: Path, changes: Sequence[FileChange], store: SnapshotSto
     Raises:
         UsageError: the directory cannot be read.
     """
-    return scan(target, store, only=[change.path for change in changes])
+    return scan_directory(target, store, only=[change.path for change in changes])
 
 
 class _Trees:
@@ -186,7 +186,7 @@ class _Trees:
             limits = TransferLimits(file_bytes=manifest.MAX_FILE_BYTES, depth=manifest.MAX_DEPTH, leaves_out=True)
             missed = sandbox.download(self.place, temporary, user="0", limits=limits)
             left_out |= {missed_file.path.removeprefix("./"): missed_file.reason for missed_file in missed}
-            tree = scan(Path(temporary), self.store, git=False)
+            tree = scan_directory(Path(temporary), self.store, git=False)
             if copied:
                 _remove_git(temporary)
                 self.ignored = {*tree.entries} - tracked_or_new(Path(temporary))

@@ -135,7 +135,7 @@ class Driver:
         with self._lock:
             if self._closed:
                 raise UsageError(f"{self._name} was closed. Make a new one.")
-            self._bury()
+            self._record_end()
             death, self._death = self._death, None
             if self._process is None:
                 self._launch()
@@ -199,7 +199,7 @@ class Driver:
             return answer
         if process.alive:
             raise RequestTimedOut(f"{self._name} gave no answer within {timeout_s:g} s and still works on it.")
-        self._bury()
+        self._record_end()
         raise self._pop_death()
 
     # --- ending it ----------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class Driver:
         self._closed = True
         self.stop(grace_s=grace_s)
 
-    def _bury(self) -> None:
+    def _record_end(self) -> None:
         """Record the end of a program that ended by itself, and end its remaining processes."""
         process = self._process
         if process is None or process.alive:
@@ -252,7 +252,7 @@ class Driver:
             ending = f"{self._name} was lost: the sandbox had ended. It was started again with its files."
         else:
             process.end()
-            ending = f"{self._name} {process.cause()}. {process.last_words()}"
+            ending = f"{self._name} {process.end_description()}. {process.last_words()}"
         self._death = ProgramDied(ending.strip(), status=process.status)
 
     def _pop_death(self) -> ProgramDied:
@@ -416,7 +416,7 @@ class _Process:
         self._reader.join(2 * TICK_S)
         self._channel.close()
 
-    def cause(self) -> str:
+    def end_description(self) -> str:
         """Describe how it ended."""
         if self._complaint:
             return f"{self._complaint} and was killed"

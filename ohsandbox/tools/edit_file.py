@@ -174,13 +174,13 @@ def edit_file(
     try:
         data = runtime.read_bytes(path, limit_bytes=MAX_FILE_BYTES)
     except SandboxFileNotFoundError:
-        _, _, content = _as_it_is(action, "", "does not exist")
+        _, _, content = _without_merge(action, "", "does not exist")
         runtime.write_bytes(path, content.encode())
         return TextObservation(text=f"File {path!r} did not exist; made with {count_lines(content)} lines.")
     text = _decoded(data, path)
     bom, text = text[: text.startswith(_BOM)], text.removeprefix(_BOM)
     is_plain = action.appends or not text
-    start, end, new = _as_it_is(action, text, "is empty") if is_plain else _merged(action, text, ask_model)
+    start, end, new = _without_merge(action, text, "is empty") if is_plain else _merged(action, text, ask_model)
     if text[start:end] == new:
         return TextObservation(text=f"Nothing changed: {path!r} is already as the draft says.")
     changed = text[:start] + new + text[end:]
@@ -205,7 +205,7 @@ def _decoded(data: bytes, path: str) -> str:
         ) from None
 
 
-def _as_it_is(action: EditFileAction, text: str, state: str) -> tuple[int, int, str]:
+def _without_merge(action: EditFileAction, text: str, state: str) -> tuple[int, int, str]:
     """Return the range to replace and its new text if there is nothing to merge: an append, or a file without text."""
     content = action.content
     if stand_ins := _placeholders(content):

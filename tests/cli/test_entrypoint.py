@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ohsandbox import errors
-from ohsandbox.cli.entrypoint import DEBUG_VARIABLE, Terminated, code_of, exit_code_of, line_of
+from ohsandbox.cli.entrypoint import DEBUG_VARIABLE, Terminated, code_of, exit_code_of, line_of_error
 from tests.cli.conftest import Invoke
 
 
@@ -55,7 +55,7 @@ def test_the_debug_option_works_before_and_behind_the_command(invoke: Invoke, mo
 
 
 def test_a_fault_of_ours_says_so_and_how_to_see_more() -> None:
-    assert line_of(ZeroDivisionError("division by zero")) == (
+    assert line_of_error(ZeroDivisionError("division by zero")) == (
         "ZeroDivisionError: division by zero. This is a fault of ohsandbox; --debug shows where."
     )
 

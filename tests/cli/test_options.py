@@ -20,7 +20,7 @@ from ohsandbox.limit_ranges import CPUS, DISK_BYTES, MEMORY_BYTES, PIDS, RESOURC
 from ohsandbox.runtime.build_options import Build
 from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits
 from ohsandbox.runtime.docker.config.container_config import ContainerConfig, create_payload
-from ohsandbox.runtime.docker.config.resolve import resolve
+from ohsandbox.runtime.docker.config.resolve import resolve_config
 from ohsandbox.runtime.docker.images.engine_images import ImageFacts
 from ohsandbox.runtime.factory import BACKENDS
 from ohsandbox.runtime.local import CLIRuntime
@@ -76,7 +76,7 @@ def _asked_and_sent(runtime: Runtime) -> tuple[DockerOptions, dict[str, Any]]:
     )
     facts = ImageFacts("sha256:0", None, "", [], None, "linux/amd64")
     asked = runtime._options
-    return asked, create_payload(resolve(asked, facts, engine, name="n", labels={}))
+    return asked, create_payload(resolve_config(asked, facts, engine, name="n", labels={}))
 
 
 def test_resource_limits_reach_the_create_call() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox.evaluation.patches import NOT_APPLIED, apply_script, changed_paths, complete
+from ohsandbox.evaluation.patches import NOT_APPLIED, apply_script, changed_paths, with_final_newline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,8 +74,8 @@ def test_binary_renamed_crlf_and_odd_names_arrive_byte_for_byte(repository: Path
 def test_a_patch_without_a_newline_at_its_end_is_completed(repository: Path) -> None:
     (repository / "a.txt").write_text("changed\n")
     patch = patch_of(repository).rstrip("\n")
-    assert complete(patch) == patch + "\n"
-    assert apply(repository, complete(patch)) == 0
+    assert with_final_newline(patch) == patch + "\n"
+    assert apply(repository, with_final_newline(patch)) == 0
 
 
 @pytest.mark.parametrize("patch", ["no patch\n", "diff --git a/no b/no\n--- a/no\n+++ b/no\n@@ -1 +1 @@\n-1\n+2\n"])

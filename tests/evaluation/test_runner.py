@@ -11,7 +11,7 @@ from ohsandbox.evaluation import runner
 from ohsandbox.evaluation.agents import CommandAgent, NopAgent
 from ohsandbox.evaluation.progress import TrialEnded, TryFailed
 from ohsandbox.evaluation.results import Fault, TrialKey, TrialResult
-from ohsandbox.evaluation.runner import Run, RunPlan, Shard, select
+from ohsandbox.evaluation.runner import Run, RunPlan, Shard, select_tasks
 from ohsandbox.evaluation.task import Step, Task, TaskEnvironment, Verifier
 
 if TYPE_CHECKING:
@@ -232,12 +232,12 @@ def test_an_exception_of_the_listener_ends_the_run_and_its_executor(tmp_path: Pa
 
 def test_shards_are_a_partition_of_the_tasks(tmp_path: Path) -> None:
     every = tasks(tmp_path, *"gacbedf")
-    parts = [select(every, shard=Shard(part, 3)) for part in (1, 2, 3)]
+    parts = [select_tasks(every, shard=Shard(part, 3)) for part in (1, 2, 3)]
     assert [[task.id for task in part] for part in parts] == [["a", "d", "g"], ["b", "e"], ["c", "f"]]
 
 
 def test_a_pattern_selects_by_id(tmp_path: Path) -> None:
     every = tasks(tmp_path, "sum-1", "sum-2", "max-1")
-    assert [task.id for task in select(every, patterns=["sum-*"])] == ["sum-1", "sum-2"]
+    assert [task.id for task in select_tasks(every, patterns=["sum-*"])] == ["sum-1", "sum-2"]
     with pytest.raises(UsageError, match=r"No task matches 'min-\*'"):
-        select(every, patterns=["sum-*", "min-*"])
+        select_tasks(every, patterns=["sum-*", "min-*"])

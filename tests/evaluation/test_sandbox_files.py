@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import DockerRuntime
-from ohsandbox.evaluation.sandbox_files import MAX_TEXT_BYTES, fetch, put, put_for_all
+from ohsandbox.evaluation.sandbox_files import MAX_TEXT_BYTES, copy_from_sandbox, put, put_for_all
 from ohsandbox.evaluation.task import Files
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def test_a_place_that_cannot_be_written_is_told(sandbox: DockerRuntime, tmp_path
 def test_of_a_directory_with_a_sparse_file_the_rest_is_fetched(sandbox: DockerRuntime, tmp_path: Path) -> None:
     made = "mkdir -p /much/sub && cd /much && dd if=/dev/zero of=sparse bs=1 count=0 seek=10000000000 2>/dev/null"
     sandbox.run(["/bin/sh", "-c", f"{made}; echo 1 >log; echo 2 >sub/log; ln -s log link"])
-    left_out = fetch(sandbox, "/much", tmp_path / "fetched")
+    left_out = copy_from_sandbox(sandbox, "/much", tmp_path / "fetched")
     assert [line.split(":")[0] for line in left_out] == ["/much/sparse"]
     assert sorted(path.relative_to(tmp_path / "fetched").as_posix() for path in tmp_path.rglob("*log")) == [
         "log", "sub/log",

@@ -9,7 +9,7 @@ import pytest
 
 from ohsandbox import DockerRuntime
 from ohsandbox.evaluation.task import Files, Verifier
-from ohsandbox.evaluation.verifier import KEPT_BYTES, NoVerdict, Printed, verify
+from ohsandbox.evaluation.verifier import KEPT_BYTES, NoVerdict, Printed, run_verifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ def agent_does(sandbox: DockerRuntime, command: str, user: str = "root") -> None
 
 def judge(sandbox: DockerRuntime, command: str, directory: Path, **asked: object) -> Score:
     verifier = Verifier.model_validate({"command": command, **asked})
-    return verify(sandbox, verifier, directory / "verifier", timeout_s=20, cancel=threading.Event())
+    return run_verifier(sandbox, verifier, directory / "verifier", timeout_s=20, cancel=threading.Event())
 
 
 def test_of_long_output_the_beginning_and_the_end_are_kept() -> None:
@@ -121,7 +121,7 @@ def test_what_is_printed_is_no_verdict_and_its_ends_are_kept(sandbox: DockerRunt
 def test_a_verifier_that_hangs_is_stopped_with_all_that_it_started(sandbox: DockerRuntime, tmp_path: Path) -> None:
     verifier = Verifier(command=f"sleep 1000 & echo begun; sleep 1000; {ONE}")
     with pytest.raises(TimeoutError, match="took longer than"):
-        verify(sandbox, verifier, tmp_path, timeout_s=0.5, cancel=threading.Event())
+        run_verifier(sandbox, verifier, tmp_path, timeout_s=0.5, cancel=threading.Event())
     assert (tmp_path / "test-stdout.txt").read_bytes() == b"begun\n"
     assert b"sleep\0001000" not in sandbox.run(["sh", "-c", "cat /proc/[0-9]*/cmdline"]).stdout
 

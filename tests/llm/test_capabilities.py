@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.llm import LLM, LLMConfig, error_mapping
-from ohsandbox.llm.capabilities import IMAGE_NOTE, capabilities_of, gemini_schema, shortened, with_cache_marks
+from ohsandbox.llm.capabilities import (
+    IMAGE_NOTE,
+    capabilities_of,
+    gemini_schema,
+    shortened_description,
+    with_cache_marks,
+)
 from ohsandbox.llm.error_mapping import kind_of
 from ohsandbox.llm.provider import ModelInfo
 from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, error, text
@@ -102,7 +108,7 @@ def test_a_long_description_is_cut_after_a_sentence() -> None:
     ],
 )
 def test_what_has_no_sentence_is_cut_at_a_line_a_word_or_the_limit(long: str, short: str) -> None:
-    assert shortened(long, limit_chars=10) == short
+    assert shortened_description(long, limit_chars=10) == short
 
 
 # --- images -----------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from ohsandbox.llm import (
 from ohsandbox.llm import direct_provider as direct
 from ohsandbox.llm.direct_provider import DirectProvider, direct_provider
 from ohsandbox.llm.litellm_provider import LiteLLMProvider
-from ohsandbox.llm.model_list import cost_usd, entry_of, model_list
+from ohsandbox.llm.model_list import cost_usd, model_entry, model_list
 from ohsandbox.llm.wire_format import server_events
 from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, Request, calls, chunk, events, text
 from tests.llm.talk import IMAGE, TALK, WITH_IMAGE, tool
@@ -80,7 +80,7 @@ def kinds(models: list[str]) -> list[str]:
     by_kind: dict[Any, str] = {}
     for model in models:
         provider, _, name = model.partition("/")
-        flags = {name: value for name, value in entry_of(name, provider).items() if "cost" not in name}
+        flags = {name: value for name, value in model_entry(name, provider).items() if "cost" not in name}
         kind = flags.get("supports_reasoning"), flags.get("default_reasoning_effort"), flags.get("supports_vision")
         series = model if model in OWN else re.sub(r"-(?:mini|nano|[a-z]+|\d{4}.*)$", "", name)
         by_kind.setdefault((*kind, flags.get("supports_sampling_params"), flags.get("max_tokens"), series), model)
@@ -197,7 +197,7 @@ USAGES: list[dict[str, Any]] = [
 def test_cost_is_what_litellm_says(provider: str, usage: Mapping[str, Any]) -> None:
     for model in listed(provider):
         name = model.removeprefix(f"{provider}/")
-        entry, ours = entry_of(name, provider), cost_usd(entry_of(name, provider), usage)
+        entry, ours = model_entry(name, provider), cost_usd(model_entry(name, provider), usage)
         if entry["mode"] == "chat" and ours is not None:
             spent = litellm.cost_per_token(name, custom_llm_provider=provider, usage_object=litellm.Usage(**usage))
             assert ours == pytest.approx(sum(spent)), name

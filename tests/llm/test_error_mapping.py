@@ -26,7 +26,7 @@ from ohsandbox.llm import (
     error_mapping,
     errors,
 )
-from ohsandbox.llm.error_mapping import one_line, redact
+from ohsandbox.llm.error_mapping import masked_line, redact
 from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, chunk, error, events, text
 
 pytestmark = pytest.mark.usefixtures("each_client")
@@ -282,7 +282,7 @@ def test_what_looks_like_a_key_is_hidden(key: str) -> None:
 
 
 def test_secrets_are_hidden_before_the_text_is_cut() -> None:
-    assert one_line("x" * 295 + "secret-0123456789", {"secret-0123456789"}) == "x" * 295 + "***"
+    assert masked_line("x" * 295 + "secret-0123456789", {"secret-0123456789"}) == "x" * 295 + "***"
 
 
 def test_a_placeholder_is_no_secret() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.mcp import MCPConfig, MCPConfigError, MCPServers, Timeouts
-from ohsandbox.mcp.config import resolve
+from ohsandbox.mcp.config import resolve_variables
 from ohsandbox.secrets import Secrets
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 
 def test_variables_are_filled_in_once() -> None:
     server = one({"command": "x", "args": ["${A}"], "env": {"E": "<${A}>${NOPE:-d}${EMPTY}"}})
-    filled = resolve("s", server, {"A": "${A} and ${B}", "EMPTY": "", "OTHER": "o"})
+    filled = resolve_variables("s", server, {"A": "${A} and ${B}", "EMPTY": "", "OTHER": "o"})
     assert filled.config.env == {"E": "<${A} and ${B}>d"}
     assert filled.config.args == ("${A}",)  # arguments are the server's, and seen by everybody in `ps`
     assert filled.masked("x ${A} and ${B} y") == "x [value of A] y"
@@ -117,7 +117,7 @@ def test_variables_are_filled_in_once() -> None:
 
 def test_secrets_of_the_conversation_are_variables_too() -> None:
     server = one({"command": "x", "env": {"T": "${secret:TOKEN}"}})
-    filled = resolve("s", server, Secrets({"TOKEN": "a-long-token"}).variables({}))
+    filled = resolve_variables("s", server, Secrets({"TOKEN": "a-long-token"}).variables({}))
     assert filled.config.env == {"T": "a-long-token"}
     assert "a-long-token" not in filled.masked("echo a-long-token")
 
@@ -125,14 +125,14 @@ def test_secrets_of_the_conversation_are_variables_too() -> None:
 def test_a_missing_variable_names_itself_and_no_value() -> None:
     server = one({"url": "https://x.test", "headers": {"Key": "${GIVEN}${MISSING}"}})
     with pytest.raises(MCPConfigError, match=r"'s' needs variable MISSING for `headers.Key`") as missing:
-        resolve("s", server, {"GIVEN": "secret-value"})
+        resolve_variables("s", server, {"GIVEN": "secret-value"})
     assert "secret-value" not in str(missing.value)
 
 
 def test_a_variable_that_makes_a_wrong_value_is_not_shown() -> None:
     server = one({"url": "${WHERE}"})
     with pytest.raises(MCPConfigError, match="http") as wrong:
-        resolve("s", server, {"WHERE": "ftp://user:secret-word@x"})
+        resolve_variables("s", server, {"WHERE": "ftp://user:secret-word@x"})
     assert "secret-word" not in str(wrong.value)
 
 
@@ -161,6 +161,6 @@ def test_include_and_exclude_are_shell_patterns() -> None:
 
 def test_a_value_is_masked_as_it_stands_in_json_too() -> None:
     config = MCPConfig.parse({"mcpServers": {"x": {"command": "x", "env": {"KEY": "${KEY}"}}}}).servers["x"]
-    resolved = resolve("x", config, {"KEY": 'pass"wörd\\9'})
+    resolved = resolve_variables("x", config, {"KEY": 'pass"wörd\\9'})
     for text in ('pass"wörd\\9', json.dumps('pass"wörd\\9'), json.dumps('pass"wörd\\9', ensure_ascii=False)):
         assert resolved.masked(text).strip('"') == "[value of KEY]"

@@ -14,7 +14,7 @@ from mcp_types import CallToolResult, Tool
 
 from ohsandbox.content import DEFAULT_LIMITS
 from ohsandbox.mcp import definition
-from ohsandbox.mcp.content import MAX_BLOCKS, MAX_IMAGES, observe, one_line, printable, visible
+from ohsandbox.mcp.content import MAX_BLOCKS, MAX_IMAGES, observe, printable, visible_excerpt, visible_line
 from ohsandbox.mcp.definition import (
     MAX_DEFINITION_CHARS,
     MCPToolAction,
@@ -24,7 +24,7 @@ from ohsandbox.mcp.definition import (
     definition_of,
     fingerprint_of,
     listed_tool,
-    model_names,
+    names_for_model,
 )
 from ohsandbox.mcp.streams import FloodError, LineFramer
 from ohsandbox.schema import Action, text_of
@@ -159,12 +159,12 @@ def test_a_fingerprint_sees_every_change_and_no_order() -> None:
 )
 def test_names_are_short_and_unique(tools: list[str], reserved: list[str], names: list[str]) -> None:
     keys = [ServerTool(*one.split(":", 1)) for one in tools]
-    assert list(model_names(keys, reserved).values()) == names
+    assert list(names_for_model(keys, reserved).values()) == names
 
 
 def test_long_names_that_begin_alike_stay_apart() -> None:
     keys = [ServerTool("server", "x" * 100 + end) for end in "ab"]
-    names = list(model_names(keys, []).values())
+    names = list(names_for_model(keys, []).values())
     assert len(set(names)) == 2
     assert all(len(name) <= 64 for name in names)
 
@@ -236,8 +236,8 @@ def test_printable_keeps_what_people_write() -> None:
     text = "tab\tnew\nline é 漢字 👩\u200d🚀"
     assert printable(text) == text
     assert printable("a\r\nb\x00\x07c\ud800") == "a\nbc\ufffd"
-    assert one_line("a\n b\u200b", limit_chars=10) == "a b"
-    assert visible("12345", limit_chars=3) == "123 [... 2 more characters left out]"
+    assert visible_line("a\n b\u200b", limit_chars=10) == "a b"
+    assert visible_excerpt("12345", limit_chars=3) == "123 [... 2 more characters left out]"
 
 
 # --- import -------------------------------------------------------------------------------------

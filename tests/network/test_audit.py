@@ -188,5 +188,5 @@ def test_shortened_decisions_keep_the_newest_and_sum_up_the_others() -> None:
     log = AuditLog()
     for host in ("a.example.org", "b.example.org", "a.example.org", "c.example.org"):
         refuse(log, host)
-    told = audit.shortened(audit.shortened(log.decisions, 2), 1)
+    told = audit.summarized(audit.summarized(log.decisions, 2), 1)
     assert [(one.host, one.count) for one in told] == [("a.example.org", 2), ("b.example.org", 1), ("c.example.org", 1)]

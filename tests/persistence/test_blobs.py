@@ -91,7 +91,7 @@ def test_log_of_somebody_else_names_no_file_outside(tmp_path: Path, name: str) -
     [event] = read_events(tmp_path)
 
     class Elsewhere:
-        def stow(self, data: dict[str, object]) -> tuple[dict[str, object], dict[str, str]]:
+        def store(self, data: dict[str, object]) -> tuple[dict[str, object], dict[str, str]]:
             return data | {"content": ""}, {"/content": name}
 
     line = encode_record(SDKEvent.model_validate(event.model_dump()), Elsewhere())  # type: ignore[arg-type]

@@ -287,7 +287,7 @@ def test_log_that_cannot_be_read_is_a_typed_error(tmp_path: Path, monkeypatch: p
     def fail(*_: object, **__: object) -> None:
         raise OSError(5, os.strerror(5))
 
-    monkeypatch.setattr("ohsandbox.persistence.log.scan", fail)
+    monkeypatch.setattr("ohsandbox.persistence.log.scan_log", fail)
     with pytest.raises(LogWriteError, match="cannot be opened: Input/output error"):
         EventLog(tmp_path, conversation_id="c")
 

@@ -11,7 +11,7 @@ from ohsandbox import events
 from ohsandbox.errors import LogCorruptError, UsageError
 from ohsandbox.persistence import LOG_NAME, EventLog, LogFollower, read_events
 from ohsandbox.persistence.reading import tail_events
-from ohsandbox.persistence.records import scan
+from ohsandbox.persistence.records import scan_log
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ def test_record_that_is_completed_while_it_is_read_is_no_damage(tmp_path: Path) 
             log.append(events.user_message(text))
     first, second, third = (tmp_path / LOG_NAME).read_bytes().splitlines(keepends=True)
     taken: list[SDKEvent] = []
-    found = scan([first, second[:50], second[50:], third], path=tmp_path / LOG_NAME, take=taken.append)
+    found = scan_log([first, second[:50], second[50:], third], path=tmp_path / LOG_NAME, take=taken.append)
     assert found.damage is None
     assert [event.data["content"] for event in taken] == ["a"]
 

@@ -8,7 +8,7 @@ import pytest
 from ohsandbox.errors import UsageError
 from ohsandbox.project.project_file import Project, find_project
 from ohsandbox.project.setting_rules import NEVER
-from ohsandbox.runtime.build_options import checked
+from ohsandbox.runtime.build_options import resolved_build
 from ohsandbox.runtime.docker.images import build
 from ohsandbox.settings import Settings
 
@@ -314,4 +314,4 @@ def test_a_build_that_changed_after_it_was_compared_with_what_is_trusted_is_not_
     read(repository, 'build = "."').digest()
     (repository / "Dockerfile").write_text("FROM busybox\nRUN evil\n")
     with pytest.raises(UsageError, match="changed after it was looked at"):
-        build.ensure(None, checked(repository))  # type: ignore[arg-type] # no engine is asked
+        build.ensure(None, resolved_build(repository))  # type: ignore[arg-type] # no engine is asked

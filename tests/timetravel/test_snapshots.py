@@ -14,11 +14,11 @@ from ohsandbox.runtime import disk_space
 from ohsandbox.runtime.workspace import git
 from ohsandbox.timetravel.snapshots import manifest
 from ohsandbox.timetravel.snapshots import store as stores
-from ohsandbox.timetravel.snapshots.manifest import changes_between, outside_git, scan, worst_first
+from ohsandbox.timetravel.snapshots.manifest import changes_between, outside_git, scan_directory, worst_first
 from ohsandbox.timetravel.snapshots.patch import patch_of
 from ohsandbox.timetravel.snapshots.restore import write_changes
 from ohsandbox.timetravel.snapshots.store import SnapshotStore
-from ohsandbox.timetravel.snapshots.three_way_merge import merge
+from ohsandbox.timetravel.snapshots.three_way_merge import merge_changes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,9 @@ def _fill(root: Path) -> None:
 
 
 def _what(root: Path) -> dict[str, tuple[object, ...]]:
-    return {path: entry[:3] for path, entry in scan(root, SnapshotStore(root.parent / "check")).entries.items()}
+    return {
+        path: entry[:3] for path, entry in scan_directory(root, SnapshotStore(root.parent / "check")).entries.items()
+    }
 
 
 def _wreck(root: Path) -> None:
@@ -117,7 +119,7 @@ def test_git_is_restored_through_no_link(root: Path, store: SnapshotStore) -> No
     (root / ".git" / "hooks" / "post-checkout").write_text("mine")
     name = store.take(root)
     shutil.rmtree(root / ".git")
-    changes = changes_between(scan(root, store), store.load(name))
+    changes = changes_between(scan_directory(root, store), store.load(name))
     (root / ".git").symlink_to(outside)
     refused = write_changes(root, changes, store, git=True)
     assert {one.path for one in refused} == {".git", ".git/hooks", ".git/hooks/post-checkout"}
@@ -167,7 +169,7 @@ def test_a_pack_is_stored_in_pieces_once_and_comes_back(root: Path, store: Snaps
     store.take(root)
     assert sum(path.stat().st_size for path in store.directory.rglob("objects/??/*")) == len(data) + 1
     shutil.rmtree(root / ".git")
-    write_changes(root, changes_between(scan(root, store), store.load(name)), store, git=True)
+    write_changes(root, changes_between(scan_directory(root, store), store.load(name)), store, git=True)
     assert pack.read_bytes() == data
 
 
@@ -200,7 +202,7 @@ def test_special_files_are_counted_and_cost_nothing(root: Path, store: SnapshotS
         kept = store.load(store.take(root))
     assert (kept.special, sorted(kept.entries), kept.left_out) == (2001, ["f", "sub"], {})
     assert (store.directory / "000001.json").stat().st_size < size + 20
-    assert scan(root, store, only=["s"]).left_out == {"s": "neither file, directory nor symlink"}
+    assert scan_directory(root, store, only=["s"]).left_out == {"s": "neither file, directory nor symlink"}
 
 
 def test_a_file_that_became_a_fifo_comes_back(root: Path, store: SnapshotStore) -> None:
@@ -208,7 +210,7 @@ def test_a_file_that_became_a_fifo_comes_back(root: Path, store: SnapshotStore) 
     name = store.take(root)
     (root / "f").unlink()
     os.mkfifo(root / "f")
-    assert write_changes(root, changes_between(scan(root, store), store.load(name)), store, git=True) == []
+    assert write_changes(root, changes_between(scan_directory(root, store), store.load(name)), store, git=True) == []
     assert (root / "f").read_text() == "x"
 
 
@@ -262,7 +264,7 @@ def test_what_a_person_saves_after_the_look_is_not_lost(root: Path, store: Snaps
         (root / deed).unlink()
         name = store.take(root)
         (root / deed).write_text("the agent's")
-    changes = changes_between(scan(root, store), store.load(name))
+    changes = changes_between(scan_directory(root, store), store.load(name))
     if deed == "replaced":
         (root / "other").write_text("the person's")
         (root / "other").replace(root / deed)
@@ -277,7 +279,7 @@ def test_a_root_that_was_replaced_by_a_link_is_not_written(root: Path, store: Sn
     (root / "f").write_text("x")
     name = store.take(root)
     (root / "f").unlink()
-    changes = changes_between(scan(root, store), store.load(name))
+    changes = changes_between(scan_directory(root, store), store.load(name))
     outside = root.parent / "outside"
     root.rename(outside)
     root.symlink_to(outside)
@@ -371,7 +373,7 @@ def test_a_content_that_was_changed_on_disk_is_not_put_back(root: Path, store: S
     (kept,) = (store.directory / "objects").glob("??/*")
     kept.write_text("two")
     (root / "f").unlink()
-    (refused,) = write_changes(root, changes_between(scan(root, store), store.load(name)), store, git=True)
+    (refused,) = write_changes(root, changes_between(scan_directory(root, store), store.load(name)), store, git=True)
     assert "was changed or cut" in refused.why
     assert list(root.iterdir()) == []
 
@@ -421,8 +423,8 @@ def _merge(root: Path, there: Path, store: SnapshotStore) -> Merge:
     (root / "gone").unlink()
     (root / "new").write_text("n")
     changes = changes_between(old, store.load(store.take(root)))
-    now = scan(there, store, only=[change.path for change in changes])
-    found = merge(changes, now, store, owner=(os.getuid(), os.getgid()))
+    now = scan_directory(there, store, only=[change.path for change in changes])
+    found = merge_changes(changes, now, store, owner=(os.getuid(), os.getgid()))
     if not found.conflicts:
         assert write_changes(there, found.changes, store, git=True) == []
     return found
@@ -482,8 +484,8 @@ def test_a_symlink_where_a_directory_should_be_is_a_conflict(
     (root / "d").mkdir(exist_ok=True)
     (root / "d" / "passwd").write_text("x")
     changes = changes_between(old, store.load(store.take(root)))
-    now = scan(there, store, only=[change.path for change in changes])
-    assert [one.path for one in merge(changes, now, store, owner=(0, 0)).conflicts] == expected
+    now = scan_directory(there, store, only=[change.path for change in changes])
+    assert [one.path for one in merge_changes(changes, now, store, owner=(0, 0)).conflicts] == expected
 
 
 def test_without_git_a_patch_is_refused_clearly(

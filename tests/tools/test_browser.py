@@ -15,8 +15,8 @@ from ohsandbox.schema import ImageContent
 from ohsandbox.state import ConversationState
 from ohsandbox.tools.browser import BrowserObservation, BrowserTool
 from ohsandbox.tools.browser.definition import MAX_TREE_CHARS
-from ohsandbox.tools.browser.functions import FUNCTIONS, parse
-from ohsandbox.tools.browser.tree import render
+from ohsandbox.tools.browser.functions import FUNCTIONS, parse_calls
+from ohsandbox.tools.browser.tree import render_tree
 from tests.fakes import RecordingRuntime
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ PAGES = Path(__file__).parent / "browser_pages"
 
 
 def test_code_is_calls_with_literal_arguments_one_a_line() -> None:
-    calls = parse("goto('localhost:8000')\n\n# why\nclick('[e5]', modifiers=('Shift',))\nscroll(-1.5, 20)\n")
+    calls = parse_calls("goto('localhost:8000')\n\n# why\nclick('[e5]', modifiers=('Shift',))\nscroll(-1.5, 20)\n")
     assert [(call.line, call.name, call.arguments) for call in calls] == [
         (1, "goto", {"url": "localhost:8000"}),
         (4, "click", {"bid": "e5", "button": "left", "modifiers": ["Shift"]}),
@@ -40,7 +40,7 @@ def test_code_is_calls_with_literal_arguments_one_a_line() -> None:
 
 @pytest.mark.parametrize("code", ["```python\nnoop()\n```", "   noop()", "noop(1000); noop(1000)"])
 def test_code_may_be_fenced_indented_or_on_one_line(code: str) -> None:
-    assert {(call.name, call.arguments["wait_ms"]) for call in parse(code)} == {("noop", 1000)}
+    assert {(call.name, call.arguments["wait_ms"]) for call in parse_calls(code)} == {("noop", 1000)}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_code_may_be_fenced_indented_or_on_one_line(code: str) -> None:
 )
 def test_anything_else_is_refused_with_the_line_and_what_is_allowed(code: str) -> None:
     with pytest.raises(ToolArgumentsError, match=r"^Line \d+ of code ") as refused:
-        parse(f"noop()\n{code}")
+        parse_calls(f"noop()\n{code}")
     assert len(str(refused.value)) < 1000
 
 
@@ -103,13 +103,13 @@ def test_anything_else_is_refused_with_the_line_and_what_is_allowed(code: str) -
 )
 def test_a_wrong_argument_is_told_with_what_would_do(code: str, said: str) -> None:
     with pytest.raises(ToolArgumentsError, match=re.escape(said)):
-        parse(code)
+        parse_calls(code)
 
 
 @pytest.mark.parametrize(("code", "said"), [("", "0 calls"), ("noop()\n" * 51, "51 calls"), (" " * 50001, "50001")])
 def test_code_is_bounded(code: str, said: str) -> None:
     with pytest.raises(ToolArgumentsError, match=said):
-        parse(code)
+        parse_calls(code)
 
 
 def test_the_tool_names_all_its_functions_and_starts_nothing() -> None:
@@ -145,7 +145,7 @@ SNAPSHOT = r"""
 
 
 def test_a_tree_is_a_line_an_element_with_its_id_in_brackets() -> None:
-    tree, focused = render(SNAPSHOT, limit_chars=5000)
+    tree, focused = render_tree(SNAPSHOT, limit_chars=5000)
     assert tree.split("\n") == [
         '[e2] heading "Say: "hi" [ref=e99]" (level=1)',
         "[e3] clickable: press me",
@@ -160,7 +160,7 @@ def test_a_tree_is_a_line_an_element_with_its_id_in_brackets() -> None:
 
 def test_a_tree_that_is_too_long_keeps_what_is_in_view_and_then_what_can_be_operated() -> None:
     below = "\n".join(f"- paragraph [ref=e{n}] [box=0,{n},9,9]: {'x' * 100}" for n in range(1000, 1400))
-    tree, _ = render(f'{below}\n- button "far" [ref=e8] [box=0,5000,9,9]\n{SNAPSHOT}', limit_chars=400)
+    tree, _ = render_tree(f'{below}\n- button "far" [ref=e8] [box=0,5000,9,9]\n{SNAPSHOT}', limit_chars=400)
     assert '[e5] textbox "Name"' in tree
     assert '[e8] button "far"' in tree
     assert tree.count("paragraph") == 1
@@ -186,7 +186,7 @@ def test_a_tree_that_is_too_long_keeps_what_is_in_view_and_then_what_can_be_oper
     ],
 )
 def test_hostile_trees_come_out_as_short_plain_lines(hostile: str) -> None:
-    tree, _ = render(hostile, limit_chars=2000)
+    tree, _ = render_tree(hostile, limit_chars=2000)
     assert len(tree) < 2200
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e]", tree)
 

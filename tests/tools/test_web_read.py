@@ -16,7 +16,7 @@ from ohsandbox.schema import text_of
 from ohsandbox.state import ConversationState
 from ohsandbox.tools.web_read import definition, page
 from ohsandbox.tools.web_read.definition import make_web_read_tool
-from ohsandbox.tools.web_read.impl import Streams, checked, joined, notes_of, parse_heads, split_heads
+from ohsandbox.tools.web_read.impl import Streams, checked_url, joined, notes_of, parse_heads, split_heads
 from ohsandbox.tools.web_read.page import Fetched, Hop, Page, bare_text, page_of
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def test_a_fetch_ends_when_the_run_is_stopped(cli: Runtime, site: str) -> None:
     ],
 )
 def test_an_address_is_made_fit_for_the_wire(given: str, sent: str) -> None:
-    assert checked(given) == sent
+    assert checked_url(given) == sent
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_an_address_is_made_fit_for_the_wire(given: str, sent: str) -> None:
 )  # fmt: skip
 def test_what_is_no_address_of_the_web_is_refused(url: str) -> None:
     with pytest.raises(ToolError, match="address"):
-        checked(url)
+        checked_url(url)
 
 
 def test_heads_are_read_from_what_wget_says_and_hostile_ones_stay_harmless() -> None:

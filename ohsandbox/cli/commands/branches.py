@@ -59,19 +59,19 @@ def _print_diff(branch: Branch, work: BranchWork, *, stat_only: bool = False, li
     """Print the diff for a person; past the line limit, say where to read the rest."""
     count, decoder = 0, codecs.getincrementaldecoder("utf-8")("replace")
 
-    def tell(line: str) -> None:
+    def print_line(line: str) -> None:
         nonlocal count
         count += 1
         if count <= limit_lines:
             print(output(line))
 
-    lines = Lines(tell)
+    lines = Lines(print_line)
 
-    def take(piece: bytes) -> bool:
+    def write_piece(piece: bytes) -> bool:
         lines.add(decoder.decode(piece))
         return count <= limit_lines
 
-    branches.diff(branch, work, take, stat_only=stat_only)
+    branches.diff(branch, work, write_piece, stat_only=stat_only)
     lines.finish()
     if count > limit_lines:
         print(f"... and more: `ohsandbox branches diff {safe_line(branch.name)}` has all of it.")
@@ -91,8 +91,8 @@ def merge_branch(name: str, directory: Path | None, *, yes: bool) -> int:
         if not is_agreed(question, what="A merge", yes=yes, show_diff=show_diff):
             print("Nothing was changed.")
             return 1
-        branches.bring(branch, work)
-    if not branches.merge(branch):
+        branches.fetch_branch(branch, work)
+    if not branches.merge_into_checkout(branch):
         say(
             f"{safe_line(branch.name)} is a branch of {repository} now. It was not merged: it conflicts, or files "
             f"there are not committed. No file was changed; `git merge {safe_line(branch.name)}` there goes on."
@@ -116,7 +116,7 @@ def drop_branch(name: str, directory: Path | None, *, yes: bool) -> int:
     if lost and not is_agreed(f"Remove {safe_line(branch.tree)} with {lost}?", what=f"{lost} would be lost", yes=yes):
         print("Nothing was removed.")
         return 1
-    branches.drop(branch)
+    branches.remove_tree(branch)
     print(f"The tree of {safe_line(branch.name)} is removed; {safe_line(branch.repository)} is as it was.")
     return 0
 

@@ -19,7 +19,7 @@ from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.cli.prompts.prompt import ask, ask_secret, person_present
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import safe, safe_line, say
-from ohsandbox.cli.settings.file import checked, file_to_change, warn_if_overridden
+from ohsandbox.cli.settings.file import file_to_change, validated_settings, warn_if_overridden
 from ohsandbox.cli.settings.model import key_name
 from ohsandbox.cli.settings.project import UsedProject, use_project
 from ohsandbox.errors import UsageError
@@ -136,7 +136,7 @@ def unset_setting(name: str, file: Path | None) -> int:
     return 0
 
 
-def edit_file(file: Path | None) -> int:
+def edit_settings_file(file: Path | None) -> int:
     """Open a copy of the settings in the user's editor, and replace the file with the copy once it is valid.
 
     Raises:
@@ -155,7 +155,7 @@ def edit_file(file: Path | None) -> int:
                 return 0
             try:
                 edited = object_of(copy.read_bytes(), "The edited text")
-                checked(edited, "The edited text")
+                validated_settings(edited, "The edited text")
             except UsageError as error:
                 say(error)
                 again = person_present() and ask("Edit again? [Y/n] ").lower() not in {"n", "no"}
@@ -251,7 +251,7 @@ def _with_value(values: dict[str, Any], top: str, below: list[str], text: str) -
     for candidate in (*parsed, text) if below else (text, *parsed):
         changed = _put(values, [top, *below], candidate)
         try:
-            setting_value = getattr(checked(changed, error_start), top)
+            setting_value = getattr(validated_settings(changed, error_start), top)
         except UsageError as error:
             fault = error
             continue

@@ -7,11 +7,11 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.cli.entrypoint import WAITING
-from ohsandbox.cli.prompts.approval_prompt import print_rows, shown
+from ohsandbox.cli.prompts.approval_prompt import print_rows, show_calls
 from ohsandbox.cli.prompts.prompt import person_present
 from ohsandbox.cli.rendering.tables import print_json
 from ohsandbox.cli.rendering.text import safe_line
-from ohsandbox.cli.session.approvals import list_approvals, settle, user
+from ohsandbox.cli.session.approvals import list_approvals, settle_approvals, user
 from ohsandbox.conversation.approvals.decisions import Approvals, Decision, pending_of
 from ohsandbox.conversation.approvals.scopes import StandingApprovals
 from ohsandbox.conversation.log import ConversationLog
@@ -69,9 +69,9 @@ def answer_stored(wanted: str, options: ConfirmOptions) -> int | str:
 def _store_answers(approvals: Approvals, options: ConfirmOptions) -> None:
     """Store the answer from the options or from the person at the terminal. Piped stdin is not an answer."""
     if not (options.yes or options.no) and person_present():
-        settle(lambda: approvals.pending, lambda decision: approvals.decide(decision, by=user()))
+        settle_approvals(lambda: approvals.pending, lambda decision: approvals.decide(decision, by=user()))
         return
-    shown_calls = shown(approvals.pending)
+    shown_calls = show_calls(approvals.pending)
     print_rows(shown_calls.text.split("\n"))
     if options.yes and shown_calls.unseen_rows and not options.unseen:
         raise UsageError(

@@ -22,10 +22,10 @@ from ohsandbox.cli.rendering.cost import cost_fields, cost_table
 from ohsandbox.cli.rendering.headless import json_line, line_schema, open_view
 from ohsandbox.cli.rendering.markdown import MarkdownExport
 from ohsandbox.cli.rendering.tables import open_console, print_json, print_table
-from ohsandbox.cli.rendering.text import age, cut, safe_line, say, size
+from ohsandbox.cli.rendering.text import age, safe_line, say, size, truncated
 from ohsandbox.cli.rendering.view import IMAGES_NAME
 from ohsandbox.cli.viewer.hosting import has_browser, hosted_at, open_browser, open_file
-from ohsandbox.cli.viewer.page import facts_of, title_of, write_page
+from ohsandbox.cli.viewer.page import facts_of_conversation, printable_title, write_page
 from ohsandbox.conversation.cost import cost_of
 from ohsandbox.conversation.storage import (
     ConversationDeleter,
@@ -88,7 +88,7 @@ def list_conversations(root: Path | None, *, as_json: bool, limit: int) -> int:
             _cost(conversation),
             containers.get(conversation.id, ""),
             conversation.metadata.model or "",
-            cut(conversation.metadata.title or "", MAX_TITLE_CHARS),
+            truncated(conversation.metadata.title or "", MAX_TITLE_CHARS),
         )
         for conversation in shown
     ]
@@ -201,7 +201,7 @@ def _read(directory: Path, take: Callable[[SDKEvent], None], *, follow: bool) ->
         raise typer.Exit(INTERRUPTED) from None
 
 
-def print_schema() -> int:
+def print_event_schema() -> int:
     """Print the JSON Schema of an event and of a run's result."""
     print(json.dumps(line_schema(), indent=2))
     return 0
@@ -418,7 +418,11 @@ def _serve(directory: Path, *, port: int, opens: bool | None) -> int:
         return 0
     conversation = read_stored(directory)
     with PageServer(
-        directory, PageControl(directory), title=title_of(conversation), facts=facts_of(conversation), port=port
+        directory,
+        PageControl(directory),
+        title=printable_title(conversation),
+        facts=facts_of_conversation(conversation),
+        port=port,
     ) as server:
         print(server.address, flush=True)
         say("This page only reads. Ctrl-C ends it.")

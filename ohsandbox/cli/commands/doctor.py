@@ -17,7 +17,7 @@ from ohsandbox.cli.entrypoint import code_of
 from ohsandbox.cli.rendering.tables import open_console, print_json
 from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.cli.settings.model import key_source, provider_variables
-from ohsandbox.cli.settings.model_check import slip_in
+from ohsandbox.cli.settings.model_check import likely_typo
 from ohsandbox.cli.settings.project import look_for_project
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.key_store import keyring_name
@@ -33,7 +33,7 @@ _MIN_TABLE_COLUMNS = 60
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
-def examine(*, as_json: bool) -> int:
+def print_checks(*, as_json: bool) -> int:
     """Print every check; return 0, or 4 if one failed."""
     all_checks = [_versions(), *_own_state(), *_project(), _bubblewrap(), *checks()]
     if as_json:
@@ -79,7 +79,7 @@ def _model(settings: Settings) -> Check:
     if not settings.model:
         return Check("model", "warn", "none named", "run `ohsandbox init`, or use --model")
     value = f"{settings.model} ({settings.sources.get('model', 'default')})"
-    suggestion = slip_in(settings)
+    suggestion = likely_typo(settings)
     return (
         Check("model", "warn", f"{value}, not on litellm's list", suggestion)
         if suggestion

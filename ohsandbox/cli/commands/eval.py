@@ -24,7 +24,7 @@ from ohsandbox.evaluation.agents import CommandAgent, NopAgent, OracleAgent, Pre
 from ohsandbox.evaluation.formats import load_tasks
 from ohsandbox.evaluation.formats.inline import InlineTask
 from ohsandbox.evaluation.results import COUNTED
-from ohsandbox.evaluation.runner import Run, RunPlan, Shard, select
+from ohsandbox.evaluation.runner import Run, RunPlan, Shard, select_tasks
 from ohsandbox.network.credentials.credentials import check_outside, parse_credentials
 from ohsandbox.network.open_addresses import parse_exception
 from ohsandbox.network.policy import NetworkPolicy
@@ -69,7 +69,7 @@ def run_tasks(paths: Sequence[Path], how: EvalOptions, what: RunOptions) -> int:
     hide(agent.secrets.masker)
     shard = None if how.shard is None else Shard(*map(int, how.shard.split("/")))
     plan = RunPlan(
-        select(tasks, patterns=how.filters or (), shard=shard), agent, attempts=how.attempts,
+        select_tasks(tasks, patterns=how.filters or (), shard=shard), agent, attempts=how.attempts,
         concurrent=how.concurrent, infrastructure_tries=how.infrastructure_retries + 1,
         repeat_failed=how.repeat_failed, shard=shard,
         timeout_multiplier=how.timeout_multiplier, fail_fast=how.fail_fast,
@@ -89,9 +89,9 @@ def run_tasks(paths: Sequence[Path], how: EvalOptions, what: RunOptions) -> int:
             _report(how)
             say("The same command goes on with the trials that are left.")
         raise
-    from ohsandbox.cli.commands.eval_reports import exit_code  # noqa: PLC0415 - slow, imported while the first trials begin
+    from ohsandbox.cli.commands.eval_reports import exit_code_of_run  # noqa: PLC0415 - slow, imported while the first trials begin
 
-    return exit_code(_report(how), how.min_pass_rate)
+    return exit_code_of_run(_report(how), how.min_pass_rate)
 
 
 def _report(how: EvalOptions) -> Report:
@@ -210,10 +210,10 @@ def _refuse(agent: str, names: Iterable[str]) -> None:
 
 def _own(what: RunOptions) -> OhsandboxAgent:
     from ohsandbox.cli.settings.model_check import check_model_name  # noqa: PLC0415 - slow, and other agents ask no model from here
-    from ohsandbox.cli.settings.run_settings import complete, instructions_of, settings_of  # noqa: PLC0415 - slow, and other agents ask no model from here
+    from ohsandbox.cli.settings.run_settings import complete_settings, instructions_of, settings_of  # noqa: PLC0415 - slow, and other agents ask no model from here
     from ohsandbox.evaluation.agents.own import OhsandboxAgent  # noqa: PLC0415 - slow, and other agents ask no model from here
 
-    settings = complete(settings_of(what), person=False)
+    settings = complete_settings(settings_of(what), person=False)
     if told := check_model_name(settings):
         say(f"warning: {told}")
     extensions = instructions_of(settings.instructions)
@@ -271,7 +271,7 @@ def validate_tasks(paths: Sequence[Path], how: ValidateOptions) -> int:
     """Read the tasks, validate each one, and report the findings."""
     if how.static:
         _check_static(how)
-    tasks = select(read_tasks(paths), patterns=how.filters or ())
+    tasks = select_tasks(read_tasks(paths), patterns=how.filters or ())
     if how.static:
         print(f"{counted(len(tasks), 'task')} read: no problem")
         return PASSED
@@ -301,7 +301,7 @@ def _check_static(how: ValidateOptions) -> None:
         raise UsageError(f"--static starts no sandbox, so {flag} has no effect. Leave one out.")
 
 
-def print_schema() -> int:
+def print_task_schema() -> int:
     """Print the JSON Schema of a task in our own task lists."""
     schema = InlineTask.model_json_schema()
     print(json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=2))

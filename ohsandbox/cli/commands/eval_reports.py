@@ -12,8 +12,8 @@ from ohsandbox.cli.entrypoint import BAD_INPUT, INFRASTRUCTURE, MODEL, NOT_REACH
 from ohsandbox.cli.rendering.tables import print_table
 from ohsandbox.cli.rendering.text import safe_line, say
 from ohsandbox.evaluation.reports import load_report, read_results, write_reports
-from ohsandbox.evaluation.reports.comparison import compare, comparison_html
-from ohsandbox.evaluation.reports.markdown import markdown
+from ohsandbox.evaluation.reports.comparison import compare_reports, comparison_html
+from ohsandbox.evaluation.reports.markdown import markdown_report
 from ohsandbox.evaluation.reports.numbers import dollars, percent, probability, seconds
 from ohsandbox.private_files import write_atomically
 from ohsandbox.text import counted
@@ -32,7 +32,7 @@ MAX_NAMED = 8
 _SHOWN_CHANGES = frozenset({"broken", "worsened", "fixed", "improved", "changed_task", "no_verdict"})
 
 
-def exit_code(report: Report, min_pass_rate: float) -> int:
+def exit_code_of_run(report: Report, min_pass_rate: float) -> int:
     """Return the exit code of a run.
 
     Where several hold, the first of these: 4, the infrastructure failed in a trial; 5, the model did; 2, a task is
@@ -69,7 +69,7 @@ def report_results(paths: list[Path], output: Path | None = None, *, is_whole: b
 
 def compare_runs(a: Path, b: Path, how: CompareOptions) -> int:
     """Compare two runs; return 1 if B is worse."""
-    comparison = compare(load_report(a).report, load_report(b).report, names=(str(a), str(b)))
+    comparison = compare_reports(load_report(a).report, load_report(b).report, names=(str(a), str(b)))
     if how.html is not None:
         how.html.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(how.html, comparison_html(comparison).encode("utf-8", "replace"), durable=False)
@@ -92,7 +92,7 @@ def _append_step_summary(report: Report) -> None:
         return
     try:
         with Path(path).open("a", encoding="utf-8", errors="replace") as file:
-            file.write(markdown(report))
+            file.write(markdown_report(report))
     except OSError as error:
         say(f"The summary cannot be appended to {path} ({_STEP_SUMMARY}): {error.strerror}. It is in summary.md.")
 

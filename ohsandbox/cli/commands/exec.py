@@ -17,7 +17,7 @@ from ohsandbox.cli.sandbox.sandbox_ports import opened_ports
 from ohsandbox.cli.sandbox.terminal import (
     READ_BYTES,
     Countdown,
-    attend,
+    attach_terminal,
     killed_on_error,
     terminal_argv,
     terminal_environment,
@@ -67,7 +67,7 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
         killed_on_error(channel),
     ):
         try:
-            code = (attend if with_tty else _relay)(channel, options.timeout_s)
+            code = (attach_terminal if with_tty else _relay)(channel, options.timeout_s)
         except TimeoutError:
             channel.kill()
             say(f"the command was killed after {options.timeout_s:g} s (--timeout).")
@@ -81,13 +81,13 @@ def _build_step_printer() -> Callable[[PullProgress], None]:
     """Print each step of a build once; the progress of a pull is not printed between a command's own lines."""
     told = 0
 
-    def tell(progress: PullProgress) -> None:
+    def print_step(progress: PullProgress) -> None:
         nonlocal told
         if progress.status == "building" and progress.layers_done > told:
             told = progress.layers_done
             say(progress_text(progress))
 
-    return tell
+    return print_step
 
 
 def _feed(channel: Channel) -> None:
@@ -186,7 +186,7 @@ def open_terminal(program: Sequence[str], options: ShellOptions, where: SandboxO
             runtime.open_channel(argv, tty=True, env=environment, user=options.user) as channel,
             killed_on_error(channel),
         ):
-            code = attend(channel)
+            code = attach_terminal(channel)
         if code == KILLED:
             runtime.check_alive()
         _print_end(runtime, full)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.cli.options.shared import LAST
 from ohsandbox.cli.rendering.tables import open_console, print_json
 from ohsandbox.cli.rendering.text import safe_line
-from ohsandbox.cli.sandbox.network_words import decision_table, is_allowable, target_of
+from ohsandbox.cli.sandbox.network_words import decision_table, is_allowable, rule_host
 from ohsandbox.conversation.storage import find_stored
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.network.audit import audit_logs, read_decisions, remove_audit_log
@@ -40,9 +40,9 @@ def show_network(wanted: str, *, as_json: bool) -> int:
         print(f"{name} has asked the network for nothing.")
     else:
         open_console().print(decision_table(decisions), soft_wrap=True)
-        newest = {target_of(one): one for one in decisions}  # a host that was allowed since needs no command
+        newest = {rule_host(one): one for one in decisions}  # a host that was allowed since needs no command
         if blocked := next((one for one in reversed(newest.values()) if is_allowable(one)), None):
-            print(f"\nTo allow one: /net allow {safe_line(target_of(blocked))} in the session, or --allow with `run`.")
+            print(f"\nTo allow one: /net allow {safe_line(rule_host(blocked))} in the session, or --allow with `run`.")
     return 0
 
 

@@ -9,7 +9,7 @@ from ohsandbox.cli.commands.time_travel import offer_changes
 from ohsandbox.cli.prompts.prompt import open_prompt, person_present
 from ohsandbox.cli.rendering.headless import AnswerView, JsonView, PipedView, open_view
 from ohsandbox.cli.session.run_session import RunSession
-from ohsandbox.cli.session.slash_commands import HELP_LINE, CommandContext, is_command, message_of, run_command
+from ohsandbox.cli.session.slash_commands import HELP_LINE, CommandContext, is_command, message_of, run_slash_command
 from ohsandbox.events import ConversationStatus
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ohsandbox.cli.rendering.view import View
 
 
-def work_plainly(run: RunRequest) -> int:
+def run_plain(run: RunRequest) -> int:
     """Run the task. A resumed conversation ends after its run unless the person is prompted for messages."""
     options = run.what
     person = person_present(no_tui=options.headless)
@@ -32,7 +32,7 @@ def work_plainly(run: RunRequest) -> int:
         elif run.resumed is not None:
             code = session.go_on(in_talk=person and options.talks)
         if options.task is None and options.talks and not code:
-            code = _talk(session, open_prompt())
+            code = _read_messages(session, open_prompt())
     offer_changes(session.unapplied)
     return code
 
@@ -46,7 +46,7 @@ def _open_view(options: RunOptions) -> View:
     return PipedView() if not (options.no_tui or sys.stdout.isatty()) else open_view(no_tui=options.no_tui)
 
 
-def _talk(session: RunSession, ask: Callable[[], str]) -> int:
+def _read_messages(session: RunSession, ask: Callable[[], str]) -> int:
     """Send the person's messages until they leave; return the last run's exit code. Stopping a run is not a failure."""
     context = CommandContext(session)
     if sys.stdin.isatty():
@@ -64,7 +64,7 @@ def _talk(session: RunSession, ask: Callable[[], str]) -> int:
             context.show("Ctrl-C again leaves.")
             continue
         if is_command(text):
-            if not run_command(context, text):
+            if not run_slash_command(context, text):
                 return code
         elif text.strip():
             code = session.send_message(message_of(text).strip(), in_talk=True)

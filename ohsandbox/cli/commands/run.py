@@ -20,7 +20,7 @@ from ohsandbox.cli.session.resume import ResumedConversation, find_resumed
 from ohsandbox.cli.settings.model import read_settings, with_kept_server, with_model_of
 from ohsandbox.cli.settings.model_check import check_model_name
 from ohsandbox.cli.settings.project import use_project
-from ohsandbox.cli.settings.run_settings import complete, settings_of
+from ohsandbox.cli.settings.run_settings import complete_settings, settings_of
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import conversations_dir
 from ohsandbox.settings import Settings
@@ -74,7 +74,7 @@ def run_task(what: RunOptions, where: SandboxOptions, *, work: Callable[[RunRequ
     where = (where if project is None else project.applied_to(where, is_resumed=resumed is not None)).checked()
     where = placed(where)
     make_runtime(where.with_settings(settings))  # what is wrong with the options is said before anything is asked
-    settings = complete(settings, person=person_present(no_tui=what.headless), file=what.settings)
+    settings = complete_settings(settings, person=person_present(no_tui=what.headless), file=what.settings)
     if warning := check_model_name(settings):
         say(f"warning: {warning}")
     task = read_task() if what.task == "-" else what.task
@@ -130,5 +130,5 @@ def run_demo(asked: SandboxOptions, *, no_tui: bool, work: Callable[[RunRequest]
 
 def _work(run: RunRequest) -> int:
     with importing():
-        from ohsandbox.cli.commands.plain_run import work_plainly  # noqa: PLC0415 - slow, and the sandbox starts meanwhile
-    return work_plainly(run)
+        from ohsandbox.cli.commands.plain_run import run_plain  # noqa: PLC0415 - slow, and the sandbox starts meanwhile
+    return run_plain(run)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ohsandbox.cli.commands.net import old_logs, remove_old_logs
 from ohsandbox.cli.prompts.prompt import ask_yes_no, person_present
 from ohsandbox.cli.rendering.tables import print_list
-from ohsandbox.cli.rendering.text import age, cut, output, progress_text, safe_line, say, size
+from ohsandbox.cli.rendering.text import age, output, progress_text, safe_line, say, size, truncated
 from ohsandbox.cli.session.resume import SANDBOX_NAME
 from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.paths import conversations_dir, subdirectory
@@ -37,7 +37,7 @@ _LEFT = "its process was killed"
 _UNUSED_COPY = f"nobody used it for {_COPIES_KEPT_S / 86400:.0f} days"
 
 
-def list_sandboxes(*, labels: Sequence[str] = (), as_json: bool) -> int:
+def print_sandboxes(*, labels: Sequence[str] = (), as_json: bool) -> int:
     """Print every sandbox of the engine, or those that have all of the labels, each NAME=VALUE."""
     if wrong := [label for label in labels if "=" not in label[1:]]:
         raise UsageError(f"Invalid --label {wrong[0]!r}: expected NAME=VALUE.")
@@ -168,13 +168,13 @@ def _build_step_printer() -> Callable[[PullProgress], None]:
     """Return a function that prints each build step once, and other progress when it changes."""
     told: set[str] = set()
 
-    def tell(progress: PullProgress) -> None:
+    def print_step(progress: PullProgress) -> None:
         key = f"{progress.status} {progress.layers_done}"
         if key not in told and progress.status != "done":
             told.add(key)
-            say(cut(progress_text(progress), MAX_STEP_CHARS))
+            say(truncated(progress_text(progress), MAX_STEP_CHARS))
 
-    return tell
+    return print_step
 
 
 # --- ohsandbox cache ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from ohsandbox.cli.prompts.prompt import is_agreed, person_present
 from ohsandbox.cli.rendering.file_changes import (
     change_lines,
     coloured_patch,
-    shortened,
+    leading_lines,
     sizes_of,
     split_binaries,
     stat_lines,
@@ -27,7 +27,7 @@ from ohsandbox.errors import ConversationOpenError, OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import holder_of, stream_events
-from ohsandbox.runtime.workspace.changes import compare, scan
+from ohsandbox.runtime.workspace.changes import compare_scans, scan_tree
 from ohsandbox.text import counted
 from ohsandbox.timetravel import undo
 from ohsandbox.timetravel.checkpoints import find_checkpoint
@@ -35,7 +35,7 @@ from ohsandbox.timetravel.fork import empty_directory, fork, not_kept, restore_w
 from ohsandbox.timetravel.snapshots.manifest import is_over_limit, is_too_large
 from ohsandbox.timetravel.snapshots.patch import patch_of
 from ohsandbox.timetravel.snapshots.restore import write_changes
-from ohsandbox.timetravel.snapshots.three_way_merge import merge
+from ohsandbox.timetravel.snapshots.three_way_merge import merge_changes
 from ohsandbox.timetravel.snapshots.workspaces import Workspaces
 from ohsandbox.timetravel.workspace_diff import (
     BEFORE,
@@ -132,10 +132,12 @@ def _agreed(plan: undo.UndoPlan, remedy: str, *, yes: bool) -> bool:
     if plan.is_cut_off:
         print("The last turn was cut off: what you changed since it began cannot be told from what the agent did.")
     print(f"In {safe_line(plan.workspace)}:")
-    for line in shortened(change_lines(plan.changes), "and {} more"):
+    for line in leading_lines(change_lines(plan.changes), "and {} more"):
         print(f"  {line}")
     count = len(plan.changes)
-    return is_agreed(f"Change {_these(count)}? {remedy}", what=f"{counted(count, 'file')} would be changed", yes=yes)
+    return is_agreed(
+        f"Change {_file_noun(count)}? {remedy}", what=f"{counted(count, 'file')} would be changed", yes=yes
+    )
 
 
 def _print_result(
@@ -193,7 +195,7 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
         _print_left_out(work)
         facts = target.stat()
         there = scan_changed(target, work.changes, work.store)
-        found = merge(work.changes, there, work.store, owner=(facts.st_uid, facts.st_gid))
+        found = merge_changes(work.changes, there, work.store, owner=(facts.st_uid, facts.st_gid))
         if found.conflicts:
             _print_paths(f"Not applied to {target}, because it does not fit", found.conflicts)
             print("Nothing was changed.")
@@ -208,13 +210,13 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
                 print(f"A symlink: {safe_line(change.path)} -> {safe_line(change.new.what)}", file=sys.stderr)
         count = len(found.changes)
         what = f"{counted(count, 'file')} would be changed in {str(target)!r}"
-        if not is_agreed(f"Change {_these(count)} in {safe_line(target)}?", what=what, yes=yes):
+        if not is_agreed(f"Change {_file_noun(count)} in {safe_line(target)}?", what=what, yes=yes):
             print("Nothing was changed.")
             return 1
-        before = scan(target)
+        before = scan_tree(target)
         refused = write_changes(target, found.changes, work.store, git=False)
     print(f"{counted(count - len(refused), 'change')} made in {safe_line(target)}.")
-    report_changes(compare(target, before, scan(target)), target, warn=PlainView().warn)
+    report_changes(compare_scans(target, before, scan_tree(target)), target, warn=PlainView().warn)
     print("`ohsandbox undo` does not undo this: it changes the agent's copy, not your directory.")
     _print_paths("Not written", refused)
     return 1 if refused else 0
@@ -237,13 +239,13 @@ def _show_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _these(count: int) -> str:
+def _file_noun(count: int) -> str:
     return "this file" if count == 1 else f"these {count:,} files"
 
 
 def _print_paths(heading: str, left_out: Iterable[tuple[str, str]]) -> None:
     """Print the paths that were left out and the reasons, most serious first."""
-    for line in shortened([f"{path}: {why}" for path, why in left_out], "{} more"):
+    for line in leading_lines([f"{path}: {why}" for path, why in left_out], "{} more"):
         say(f"{heading}: {line}")
 
 

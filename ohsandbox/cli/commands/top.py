@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox.cli.prompts.prompt import person_present
 from ohsandbox.cli.rendering.events import call_of
 from ohsandbox.cli.rendering.tables import print_json, print_table
-from ohsandbox.cli.rendering.text import age, cut, joined_lines, safe_line, say, size, words
+from ohsandbox.cli.rendering.text import age, joined_lines, prose_line, safe_line, say, size, truncated
 from ohsandbox.conversation.run.result import answer_in
 from ohsandbox.conversation.storage import MALFORMED
 from ohsandbox.conversation.storage.metadata import ConversationMetadata, FileConversationStore
@@ -104,8 +104,8 @@ def fields(row: TopRow) -> dict[str, Any]:
 
 def _cells(row: TopRow) -> tuple[str, ...]:
     name = safe_line(row.conversation or (row.sandbox.name if row.sandbox else row.key))
-    title = "" if row.conversation is None else cut(row.title, _MAX_PRINTED_CHARS)
-    shown = row.cells() | {"NAME": name, "TITLE": title, "DOES": cut(row.doing, _MAX_PRINTED_CHARS)}
+    title = "" if row.conversation is None else truncated(row.title, _MAX_PRINTED_CHARS)
+    shown = row.cells() | {"NAME": name, "TITLE": title, "DOES": truncated(row.doing, _MAX_PRINTED_CHARS)}
     return tuple(shown[heading] for heading in HEADINGS)
 
 
@@ -371,7 +371,7 @@ def _read(directory: Path, metadata: ConversationMetadata, log_bytes: int, limit
             prices.append(event.data.get("cost_usd"))
             if event.type == "status_update":
                 status = ConversationStatus(event.data["status"])
-        doing = _doing(events, status)
+        doing = _activity_text(events, status)
     except MALFORMED:
         doing = ""
     known_prices = [price for price in prices if price is not None]
@@ -379,7 +379,7 @@ def _read(directory: Path, metadata: ConversationMetadata, log_bytes: int, limit
     return _Look(log_bytes, metadata, status, doing, since, sum(known_prices) if known_prices else None)
 
 
-def _doing(events: Iterable[SDKEvent], status: ConversationStatus) -> str:
+def _activity_text(events: Iterable[SDKEvent], status: ConversationStatus) -> str:
     """Describe the current activity or the outcome on one printable line."""
     calls: dict[str, SDKEvent] = {}
     answer_text = problem = ""
@@ -389,16 +389,16 @@ def _doing(events: Iterable[SDKEvent], status: ConversationStatus) -> str:
         elif event.type == "tool_result":
             calls.pop(event.data["tool_call_id"], None)
         elif event.type in {"error", "retry"}:
-            problem = words(event.data["message"], limit_chars=_MAX_DOING_CHARS)
+            problem = prose_line(event.data["message"], limit_chars=_MAX_DOING_CHARS)
         if event.type == "user_message":
             answer_text = problem = ""
             calls.clear()
         elif (answer := answer_in(event)) is not None:
-            answer_text = words(answer, limit_chars=_MAX_DOING_CHARS)
+            answer_text = prose_line(answer, limit_chars=_MAX_DOING_CHARS)
     if calls and status in {ConversationStatus.RUNNING, ConversationStatus.WAITING_FOR_CONFIRMATION}:
         call = call_of(next(iter(calls.values())))
         more = f" (and {len(calls) - 1} more)" if len(calls) > 1 else ""
-        return cut(f"{call.sign} {joined_lines(call.text, limit_chars=_MAX_DOING_CHARS)}{more}", _MAX_DOING_CHARS)
+        return truncated(f"{call.sign} {joined_lines(call.text, limit_chars=_MAX_DOING_CHARS)}{more}", _MAX_DOING_CHARS)
     if status is ConversationStatus.RUNNING:
         return problem or "the model works"
     return problem if status is ConversationStatus.ERROR else answer_text

@@ -45,7 +45,7 @@ class Ran(NamedTuple):
         return f"I ran this in the sandbox ({self.ending}):\n{block}"
 
 
-class Message(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """A message as it is sent to the agent."""
 
     text: str
@@ -61,7 +61,7 @@ def with_attachments(
     *,
     limits: OutputLimits,
     typed: str | None = None,
-) -> Message:
+) -> OutgoingMessage:
     """Return the message for the agent: the commands that the person ran, the text, and the files it names with an `@`.
 
     Args:
@@ -86,7 +86,7 @@ def with_attachments(
                 images.append(url)
         elif shown := _attached(path, data, place, tell):
             files.append(shown)
-    return Message("\n\n".join([*(command.text(limits) for command in ran), text, *files]), tuple(images))
+    return OutgoingMessage("\n\n".join([*(command.text(limits) for command in ran), text, *files]), tuple(images))
 
 
 def pasted_file(text: str) -> str | None:

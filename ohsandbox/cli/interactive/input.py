@@ -120,7 +120,7 @@ class CommandHelp(NamedTuple):
     text: str
 
 
-class Entry(NamedTuple):
+class PathCompletion(NamedTuple):
     """A file or directory that can be completed."""
 
     name: str
@@ -131,7 +131,7 @@ class InputCompleter(Completer):
     """Completes commands after a `/` at the beginning, paths after an `@`, and each word of a `!` command as a path."""
 
     def __init__(
-        self, commands: Sequence[CommandHelp] = (), list_dir: Callable[[str], list[Entry]] | None = None
+        self, commands: Sequence[CommandHelp] = (), list_dir: Callable[[str], list[PathCompletion]] | None = None
     ) -> None:
         self.commands = commands
         self.list_dir = list_dir

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ohsandbox import __version__
-from ohsandbox.cli.entrypoint import INTERRUPTED, explain
-from ohsandbox.cli.interactive.attachments import Message, Ran, pasted_file, with_attachments
-from ohsandbox.cli.interactive.input import CommandHelp, Entry
+from ohsandbox.cli.entrypoint import INTERRUPTED, show_error
+from ohsandbox.cli.interactive.attachments import OutgoingMessage, Ran, pasted_file, with_attachments
+from ohsandbox.cli.interactive.input import CommandHelp, PathCompletion
 from ohsandbox.cli.interactive.person_command import PERSON, PersonCommand
 from ohsandbox.cli.interactive.screen_presenter import ScreenPresenter, ScreenView
 from ohsandbox.cli.interactive.status_bar import StatusBar
@@ -32,7 +32,7 @@ from ohsandbox.cli.session.slash_commands import (
     is_command,
     message_of,
     own_commands,
-    run_command,
+    run_slash_command,
 )
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
@@ -99,7 +99,7 @@ class InteractiveSession:
             elif run.resumed is not None:
                 code = session.go_on(in_talk=options.talks)
             if talks and (options.task is not None or not code):
-                code = self._talk(session)
+                code = self._read_messages(session)
             self._bar.waits_for = "closing"
         return code
 
@@ -124,7 +124,7 @@ class InteractiveSession:
 
     # --- talking --------------------------------------------------------------------------------------
 
-    def _talk(self, session: RunSession) -> int:
+    def _read_messages(self, session: RunSession) -> int:
         code = 0
         while True:
             try:
@@ -156,7 +156,7 @@ class InteractiveSession:
             raise UsageError("Lines that begin with ! or a /command are for the terminal. Write it there.")
         self._screen.send(text)
 
-    def _message(self, line: SentLine) -> Message:
+    def _message(self, line: SentLine) -> OutgoingMessage:
         """Return the message for the agent that a line makes."""
         assert self._session is not None  # noqa: S101 - it talks
         commands_run, self._ran = self._ran, []
@@ -178,8 +178,8 @@ class InteractiveSession:
         assert self._session is not None  # noqa: S101 - it talks
         if not line.text.startswith("!"):
             self._view.show_block(MessageBlock("user", line.shown))
-            with self._shown_at_work(line):
-                goes_on = run_command(CommandContext(self._session, keys=_KEYS_HELP), line.text)
+            with self._status_while(line):
+                goes_on = run_slash_command(CommandContext(self._session, keys=_KEYS_HELP), line.text)
             if goes_on:
                 self._bar.show_model(self._session.conversation)
                 self._bar.mode = MODES[self._session.policy_name].short
@@ -189,7 +189,7 @@ class InteractiveSession:
         return True
 
     @contextlib.contextmanager
-    def _shown_at_work(self, line: SentLine) -> Iterator[None]:
+    def _status_while(self, line: SentLine) -> Iterator[None]:
         """Show a status line while a slow command runs; while the agent works, the status is the agent's."""
         assert self._session is not None  # noqa: S101 - it talks
         if self._session.conversation.status() is ConversationStatus.RUNNING:
@@ -267,7 +267,7 @@ class InteractiveSession:
         except SandboxUnavailable:
             raise
         except OhsandboxError as error:
-            explain(error)
+            show_error(error)
 
     def _show_network(self) -> None:
         assert self._session is not None  # noqa: S101 - it talks
@@ -298,16 +298,16 @@ class InteractiveSession:
             print_wrapped(self._view.console, Text(f"  {name:<8} {text}", style="dim"))
         print_wrapped(self._view.console, Text("  ? shows the keys, /help the commands", style="dim"))
 
-    def _list_dir(self, path: str) -> list[Entry]:
+    def _list_dir(self, path: str) -> list[PathCompletion]:
         """List a directory for completion: the bound directory's, else the sandbox's; empty until there is one."""
         session = self._session
         if session is None or not session.is_open:
             return []
         workspace = session.where.workspace
         if workspace is not None and not session.where.copies and not path.startswith("/"):
-            return [Entry(entry.name, entry.is_dir()) for entry in (Path(workspace) / path).iterdir()]
+            return [PathCompletion(entry.name, entry.is_dir()) for entry in (Path(workspace) / path).iterdir()]
         with contextlib.suppress(OhsandboxError):
-            return [Entry(entry.name, entry.kind == "directory") for entry in session.runtime.list_dir(path)]
+            return [PathCompletion(entry.name, entry.kind == "directory") for entry in session.runtime.list_dir(path)]
         return []
 
 

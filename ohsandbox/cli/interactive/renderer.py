@@ -165,7 +165,7 @@ class AboveStream(io.TextIOBase):
         return self._stream.fileno()
 
 
-def terminal_size() -> Size:
+def reported_size() -> Size:
     """Return the size that the terminal reports, ignoring environment variables."""
     with contextlib.suppress(OSError):  # it has gone
         columns, rows = os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1)

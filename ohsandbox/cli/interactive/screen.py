@@ -25,7 +25,7 @@ from prompt_toolkit.widgets import SearchToolbar, TextArea
 
 from ohsandbox.cli.interactive.input import InputCompleter, Pastes, accept_newline, completes_itself
 from ohsandbox.cli.interactive.region import STYLE, TICK_S, Region, SentLine, input_height
-from ohsandbox.cli.interactive.renderer import AboveStream, FrameOutput, InlineRenderer, terminal_size
+from ohsandbox.cli.interactive.renderer import AboveStream, FrameOutput, InlineRenderer, reported_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -265,7 +265,7 @@ class Screen:
 
     def _application(self) -> Application[None]:
         colours, term = ColorDepth.from_env(), os.environ.get("TERM")
-        output = FrameOutput(self._out, terminal_size, term=term, default_color_depth=colours)
+        output = FrameOutput(self._out, reported_size, term=term, default_color_depth=colours)
         app: Application[None] = Application(
             layout=Layout(self.region.rows(self._input, self._search), focused_element=self._input),
             key_bindings=self._keys(), style=STYLE,

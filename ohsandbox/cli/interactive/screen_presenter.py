@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from ohsandbox.cli.rendering.events import MessageBlock, ResultBlock
 from ohsandbox.cli.rendering.renderables import INDENT, Rows, tail
 from ohsandbox.cli.rendering.tables import open_console
-from ohsandbox.cli.rendering.terminal import RichView, markdown
+from ohsandbox.cli.rendering.terminal import RichView, rendered_markdown
 from ohsandbox.cli.rendering.text import safe
 from ohsandbox.cli.session.presenter import Presenter
 from ohsandbox.cli.session.slash_commands import is_command
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from ohsandbox.cli.interactive.attachments import Message
+    from ohsandbox.cli.interactive.attachments import OutgoingMessage
     from ohsandbox.cli.interactive.region import SentLine
     from ohsandbox.cli.interactive.screen import Screen
     from ohsandbox.cli.interactive.status_bar import StatusBar
@@ -103,7 +103,7 @@ class _ScreenLine:
 
 def rendered(text: str, columns: int) -> str:
     """Return Markdown, made safe to print, as rows with colours."""
-    return _ansi(markdown(text), columns)
+    return _ansi(rendered_markdown(text), columns)
 
 
 def _ansi(renderable: RenderableType, columns: int) -> str:
@@ -127,7 +127,7 @@ class ScreenPresenter(Presenter):
         bar: StatusBar,
         answer: Callable[[Conversation], bool] | None,
         command: Callable[[SentLine], object],
-        message: Callable[[SentLine], Message],
+        message: Callable[[SentLine], OutgoingMessage],
         each_tick: Callable[[], None],
     ) -> None:
         """Start listening to the conversation and the person.

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.entrypoint import importing
-from ohsandbox.cli.prompts.prompt import drawn_by, person_present
+from ohsandbox.cli.prompts.prompt import person_present, register_drawing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,10 @@ def on_screen(begin: Callable[[Callable[[RunRequest], int]], int]) -> int:
         from ohsandbox.cli.interactive.screen import Screen  # noqa: PLC0415 - only at a terminal, after the first paint
         from ohsandbox.paths import state_dir  # noqa: PLC0415 - only at a terminal, after the first paint
 
-    with Screen(history=InputHistory(state_dir() / _HISTORY_NAME, _masked)) as screen, drawn_by(screen.suspended):
+    with (
+        Screen(history=InputHistory(state_dir() / _HISTORY_NAME, _masked)) as screen,
+        register_drawing(screen.suspended),
+    ):
         screen.show_status("starting")
         with importing():
             from ohsandbox.cli.interactive.interactive_session import InteractiveSession  # noqa: PLC0415 - only at a terminal, after the first paint

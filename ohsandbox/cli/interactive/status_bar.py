@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.cli.rendering.text import cut, safe_line
+from ohsandbox.cli.rendering.text import safe_line, truncated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +101,7 @@ class StatusBar:
     def line(self, columns: int, *, is_my_turn: bool = False) -> str:
         """Return the line for this width; the first and the last part are dropped last."""
         model = self.model if columns >= WIDE else self.model.rpartition("/")[2]
-        parts = self._parts(cut(model, MAX_NAME_CHARS), "your turn" if is_my_turn else self.waits_for)
+        parts = self._parts(truncated(model, MAX_NAME_CHARS), "your turn" if is_my_turn else self.waits_for)
         while len(parts) > 1 and len(_joined(parts)) > columns:
             parts.remove(max(parts, key=lambda part: part.rank))
         return _joined(parts)[:columns]

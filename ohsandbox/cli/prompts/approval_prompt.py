@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from rich.text import Text
 
 from ohsandbox.cli.prompts.prompt import Typed, answer_to
-from ohsandbox.cli.rendering.lines import CONTEXT_LINES, TAB_COLUMNS, Change, changes
+from ohsandbox.cli.rendering.lines import CONTEXT_LINES, TAB_COLUMNS, DiffLine, changes
 from ohsandbox.cli.rendering.tables import open_console, print_wrapped
 from ohsandbox.cli.rendering.text import masked, safe, safe_line
 from ohsandbox.conversation.approvals.decisions import Decision
@@ -80,7 +80,7 @@ class Shown(NamedTuple):
     """All rows, also those that were left out."""
 
 
-def shown(pending: Sequence[PendingCall], *, read_file: ReadFile = lambda _: None) -> Shown:
+def show_calls(pending: Sequence[PendingCall], *, read_file: ReadFile = lambda _: None) -> Shown:
     """Show calls with their risk and its reason, whole if they fit into MAX_ROWS, else the beginning and end of each.
 
     An edit is shown as removed and added lines. For a file that is written anew, lines already in it are shown as well:
@@ -102,7 +102,7 @@ def rows_of(pending: Sequence[PendingCall]) -> list[str]:
     return [row for call in calls for row in call.all]
 
 
-def ask(
+def ask_approval(
     pending: Sequence[PendingCall],
     *,
     read: Callable[[str], Typed] = answer_to,
@@ -129,7 +129,7 @@ class _Question:
 
     def __init__(self, pending: Sequence[PendingCall], read: Callable[[str], Typed], read_file: ReadFile) -> None:
         self._count, self._read = len(pending), read
-        text, self._unseen, self._rows = shown(pending, read_file=read_file)
+        text, self._unseen, self._rows = show_calls(pending, read_file=read_file)
         print_rows(text.split("\n"))
         offered = offers(pending[0]) if len(pending) == 1 else ()
         self._scopes = {_LETTERS[type(scope)]: scope for scope in offered}
@@ -303,10 +303,10 @@ def _changed_rows(call: PendingCall, columns: int, read_file: ReadFile) -> _Chan
     return _ChangedRows(names_of_text, [*rows, *_rows_of_change(_whole(masked(old), masked(new)), columns), *end])
 
 
-def _whole(old: str, new: str) -> list[Change]:
+def _whole(old: str, new: str) -> list[DiffLine]:
     """Return the change from one whole file, or none, to another. A final line feed does not begin a line."""
     if not old:
-        return [Change("added", line) for line in new.removesuffix("\n").split("\n")]
+        return [DiffLine("added", line) for line in new.removesuffix("\n").split("\n")]
     both = old.endswith("\n") and new.endswith("\n")
     return changes(old[:-1], new[:-1]) if both else changes(old, new)
 
@@ -314,7 +314,7 @@ def _whole(old: str, new: str) -> list[Change]:
 _GUTTERS = {"added": ADDED, "removed": REMOVED, "same": GUTTER}
 
 
-def _rows_of_change(all_changes: Iterable[Change], columns: int) -> list[str]:
+def _rows_of_change(all_changes: Iterable[DiffLine], columns: int) -> list[str]:
     rows: list[str] = []
     for kind, run in groupby(all_changes, lambda change: change.kind):
         text = visible("\n".join(change.text for change in run)).expandtabs(TAB_COLUMNS)
@@ -328,7 +328,7 @@ _RISK_STYLES = {"LOW": "bold green", "MEDIUM": "bold yellow", "HIGH": "bold red"
 
 
 def print_rows(rows: Iterable[str]) -> None:
-    """Print rows of `shown`, coloured by their gutters, which no text of a call can forge."""
+    """Print rows of `show_calls`, coloured by their gutters, which no text of a call can forge."""
     console = open_console()
     for row in rows:
         if row.startswith(_REASON) and console.is_terminal:

@@ -41,7 +41,7 @@ _terminal: list[Callable[[], contextlib.AbstractContextManager[None]]] = [contex
 
 
 @contextlib.contextmanager
-def drawn_by(leave: Callable[[], contextlib.AbstractContextManager[None]]) -> Iterator[None]:
+def register_drawing(leave: Callable[[], contextlib.AbstractContextManager[None]]) -> Iterator[None]:
     """Register a drawing program for the block; leave returns the context in which it does not use the terminal."""
     _terminal.append(leave)
     try:
@@ -50,7 +50,7 @@ def drawn_by(leave: Callable[[], contextlib.AbstractContextManager[None]]) -> It
         _terminal.pop()
 
 
-def _borrowed_terminal() -> contextlib.AbstractContextManager[None]:
+def _exclusive_terminal() -> contextlib.AbstractContextManager[None]:
     """Return a context in which nothing but its body draws on the terminal and reads from it."""
     return _terminal[-1]()
 
@@ -97,7 +97,7 @@ def ask_secret(question: str) -> str:
 
 def _line_of(read: Callable[[str], str], question: str) -> str:
     try:
-        with _borrowed_terminal():
+        with _exclusive_terminal():
             return read(question).strip()
     except EOFError:
         raise KeyboardInterrupt from None
@@ -177,7 +177,7 @@ def answer_to(question: str, *, until: Callable[[], bool] | None = None) -> Type
     """
     if not sys.stdin.isatty():
         raise EOFError
-    with _borrowed_terminal():
+    with _exclusive_terminal():
         return _answer_to(question, sys.stdin.fileno(), until or (lambda: False))
 
 
@@ -274,7 +274,7 @@ def pick(title: str, rows: Sequence[str]) -> int | None:
         event.app.exit(result=-1)
 
     options = [(at, row) for at, row in enumerate(rows)]
-    with _borrowed_terminal(), create_app_session(output=create_output(sys.__stdout__)):
+    with _exclusive_terminal(), create_app_session(output=create_output(sys.__stdout__)):
         try:
             chosen = choice(f"{title}\n{HINT}", options=options, default=0, key_bindings=keys)
         except (KeyboardInterrupt, EOFError):

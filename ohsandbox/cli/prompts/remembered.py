@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ohsandbox.paths import state_dir
 from ohsandbox.private_files import write_atomically
-from ohsandbox.strict_json import parse
+from ohsandbox.strict_json import parse_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ def remember(asked: Asked, directory: Path, answer: str) -> None:
     _write(_FILE_NAME, dict([*answers.items()][-MAX_DIRECTORIES:]))
 
 
-def forget(directory: Path) -> bool:
+def forget_answer(directory: Path) -> bool:
     """Delete the answer about a directory; return whether there was one."""
     answers = _answers()
     if answers.pop(str(directory.resolve()), None) is None:
@@ -68,7 +68,7 @@ def _models() -> list[Any]:
 
 def _read(name: str) -> object:
     with contextlib.suppress(OSError, ValueError):
-        return parse((state_dir() / name).read_bytes())
+        return parse_json((state_dir() / name).read_bytes())
     return None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from ohsandbox.cli.rendering.tables import aligned
-from ohsandbox.cli.rendering.text import cut, safe_line
+from ohsandbox.cli.rendering.text import safe_line, truncated
 
 if TYPE_CHECKING:
     from ohsandbox.conversation.cost import ConversationCost, Cost
@@ -23,7 +23,9 @@ def cost_table(cost: ConversationCost) -> Text:
     rows: list[tuple[str, ...]] = [("TURN", "REQUESTS", "READ", "CACHED", "WRITTEN", "COST", "MODEL", "MESSAGE")]
     for turn in cost.turns:
         asked = ", ".join(safe_line(model, limit_chars=MAX_MODEL_CHARS) for model in turn.models)
-        rows.append((str(turn.number or ""), *_counts(turn.cost), asked, cut(safe_line(turn.title), MAX_TITLE_CHARS)))
+        rows.append(
+            (str(turn.number or ""), *_counts(turn.cost), asked, truncated(safe_line(turn.title), MAX_TITLE_CHARS))
+        )
     rows.append(("all", *_counts(cost.total), "", ""))
     if len(models) <= 1:
         rows = [(*row[:6], row[7]) for row in rows]

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ohsandbox.cli.rendering.tables import open_console
-from ohsandbox.cli.rendering.text import progress_text, safe_line, words
+from ohsandbox.cli.rendering.text import progress_text, prose_line, safe_line
 from ohsandbox.evaluation.progress import (
     ImageAbsent,
     PhaseBegan,
@@ -164,7 +164,7 @@ class PlainProgress(EvalProgress):
                 self._line(f"{number}  {describe(result)}")
             case PullProgress() if self._is_news(event):
                 self._line(f"image  {safe_line(progress_text(event))}")
-            case _ if line := _trouble(event):
+            case _ if line := _problem_line(event):
                 self._line(line)
 
     def _is_news(self, progress: PullProgress) -> bool:
@@ -212,7 +212,7 @@ class LiveProgress(EvalProgress):
         match event:
             case TrialEnded(result) if result.outcome != "pass":
                 self._console.print(Text(describe(result), style=_STYLES.get(result.outcome, "yellow")))
-            case _ if line := _trouble(event):
+            case _ if line := _problem_line(event):
                 self._console.print(Text(line, style="yellow"))
 
     def view(self) -> RenderableType:
@@ -240,20 +240,19 @@ class LiveProgress(EvalProgress):
 
 def describe(result: TrialResult) -> str:
     """Describe a trial on one line that is safe to print: `fail  sum-files  1.9 s  reward 0`."""
-    reason_text = words(reason(result), limit_chars=_MAX_WHY_CHARS)
+    reason_text = prose_line(reason(result), limit_chars=_MAX_WHY_CHARS)
     return f"{result.outcome}  {_task(result.task, result.attempt)}  {seconds(result.seconds)}  {reason_text}".rstrip()
 
 
-def _trouble(event: RunEvent) -> str:
+def _problem_line(event: RunEvent) -> str:
     """Return the line for an event that delays the run or may fail it; empty for any other."""
     match event:
         case TryFailed(key, fault):
-            cause = "" if fault is None else words(f"{fault.kind}: {fault.message}", limit_chars=_MAX_WHY_CHARS)
+            cause = "" if fault is None else prose_line(f"{fault.kind}: {fault.message}", limit_chars=_MAX_WHY_CHARS)
             return f"retry  {_task(key.task, key.attempt)}  {cause}".rstrip()
         case ImageAbsent(image, cause):
-            return (
-                f"image {safe_line(image)} is not here and cannot be pulled: {words(cause, limit_chars=_MAX_WHY_CHARS)}"
-            )
+            why = prose_line(cause, limit_chars=_MAX_WHY_CHARS)
+            return f"image {safe_line(image)} is not here and cannot be pulled: {why}"
         case RateLimited(model, wait_s):
             return f"{safe_line(model)} limits the rate of requests: all trials wait {wait_s:.0f} s"
     return ""

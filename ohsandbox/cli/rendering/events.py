@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ohsandbox.cli.rendering.lines import (
     BlockLine,
     TextEdit,
+    change_counts,
     checked_lines,
     edit_lines,
     field_lines,
     json_lines,
     patch_lines,
     progress_of,
-    tally,
     task_lines,
 )
 from ohsandbox.cli.rendering.text import output, safe, safe_line
@@ -231,7 +231,7 @@ def _tool_result(event: SDKEvent, call: _CallFacts) -> Iterator[Block]:
         result = result._replace(ending="not run", text=result.text.removeprefix(NOT_RUN), is_declined=True)
     elif result.ok:
         lines = tuple(_lines_of(event, arguments_of(call_data), hint.kind))
-        result = result._replace(lines=lines, ending=result.ending or tally(lines))
+        result = result._replace(lines=lines, ending=result.ending or change_counts(lines))
     if call.began is not None and not result.is_declined:
         result = result._replace(seconds=max(0.0, (event.ts - call.began).total_seconds()))
     confirms = hint.kind in {"thought", "answer"} or (hint.kind == "tasks" and "task_list" in arguments_of(call_data))
@@ -283,7 +283,7 @@ def _confirmation(event: SDKEvent, _: object) -> Iterator[Block]:
     yield note("info", f"{word} by {event.data.get('by', '')}.{reason}")
 
 
-def _aside(event: SDKEvent, _: object) -> Iterator[Block]:
+def _notice_blocks(event: SDKEvent, _: object) -> Iterator[Block]:
     prefix = "The agent was told: " if event.data.get("to_model") else ""
     yield note("info", f"{prefix}{event.data['message']}")
 
@@ -311,7 +311,7 @@ EVENTS: dict[str, Row] = {
 }
 """The row of each kind of event."""
 UNKNOWN = Row(Form.EVERYWHERE, _unknown)
-ASIDE = Row(Form.NOT_LIVE, _aside)
+ASIDE = Row(Form.NOT_LIVE, _notice_blocks)
 """The row of a notice that is of no use to a person during a run."""
 
 

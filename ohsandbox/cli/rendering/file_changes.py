@@ -100,6 +100,6 @@ def coloured_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> Iterat
             yield Text(safe(line), style=style)
 
 
-def shortened(lines: Sequence[str], more: str) -> list[str]:
+def leading_lines(lines: Sequence[str], more: str) -> list[str]:
     """Return the first lines and the number of the rest."""
     return [*lines[:MAX_LINES], *([more.format(len(lines) - MAX_LINES)] if len(lines) > MAX_LINES else [])]

@@ -39,14 +39,14 @@ class BlockLine(NamedTuple):
 # --- changes of a text ----------------------------------------------------------------------------
 
 
-class Change(NamedTuple):
+class DiffLine(NamedTuple):
     """A line of a change, as in the texts themselves."""
 
     kind: Literal["added", "removed", "same"]
     text: str
 
 
-def changes(old: str, new: str) -> list[Change]:
+def changes(old: str, new: str) -> list[DiffLine]:
     """Return the change: `same` and `removed` lines make up old, `same` and `added` lines make up new.
 
     Only a line feed ends a line, and a text that ends with one has an empty last line.
@@ -56,19 +56,19 @@ def changes(old: str, new: str) -> list[Change]:
     head = next((at for at in range(most) if was[at] != now[at]), most)
     tail = next((at for at in range(most - head) if was[-1 - at] != now[-1 - at]), most - head)
     old_lines, after = was[head : len(was) - tail], now[head : len(now) - tail]
-    all_changes = [Change("same", line) for line in was[:head]]
+    all_changes = [DiffLine("same", line) for line in was[:head]]
     if max(len(old_lines), len(after)) <= _MAX_COMPARED_LINES:
         matcher = difflib.SequenceMatcher(None, old_lines, after, autojunk=False)
         for tag, i1, i2, j1, j2 in matcher.get_opcodes():
             if tag == "equal":
-                all_changes += [Change("same", line) for line in old_lines[i1:i2]]
+                all_changes += [DiffLine("same", line) for line in old_lines[i1:i2]]
             else:
-                all_changes += [Change("removed", line) for line in old_lines[i1:i2]]
-                all_changes += [Change("added", line) for line in after[j1:j2]]
+                all_changes += [DiffLine("removed", line) for line in old_lines[i1:i2]]
+                all_changes += [DiffLine("added", line) for line in after[j1:j2]]
     else:
-        all_changes += [Change("removed", line) for line in old_lines]
-        all_changes += [Change("added", line) for line in after]
-    return all_changes + [Change("same", line) for line in was[len(was) - tail :]]
+        all_changes += [DiffLine("removed", line) for line in old_lines]
+        all_changes += [DiffLine("added", line) for line in after]
+    return all_changes + [DiffLine("same", line) for line in was[len(was) - tail :]]
 
 
 class TextEdit(NamedTuple):
@@ -90,9 +90,9 @@ class TextEdit(NamedTuple):
 def edit_lines(edit: TextEdit, *, first: int = 0) -> list[BlockLine]:
     """Return the change with the lines around it, numbered from first if that is known."""
     if not edit.old:
-        edit_changes = [Change("added", line) for line in _lines_of(masked(edit.new))]
+        edit_changes = [DiffLine("added", line) for line in _lines_of(masked(edit.new))]
     elif not edit.new:
-        edit_changes = [Change("removed", line) for line in _lines_of(masked(edit.old))]
+        edit_changes = [DiffLine("removed", line) for line in _lines_of(masked(edit.old))]
     else:
         edit_changes = changes(masked(edit.old).removesuffix("\n"), masked(edit.new).removesuffix("\n"))
     return [*_numbered(edit_changes, first)]
@@ -102,7 +102,7 @@ def _lines_of(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def _numbered(all_changes: Sequence[Change], first: int) -> Iterator[BlockLine]:
+def _numbered(all_changes: Sequence[DiffLine], first: int) -> Iterator[BlockLine]:
     """Number the lines and drop unchanged lines that are not near a change."""
     changed = [at for at, change in enumerate(all_changes) if change.kind != "same"]
     near = {at + step for at in changed for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
@@ -150,7 +150,7 @@ def patch_lines(patch: str) -> list[BlockLine]:
     return block_lines
 
 
-def tally(lines: Sequence[BlockLine]) -> str:
+def change_counts(lines: Sequence[BlockLine]) -> str:
     """Return the number of changed lines as `+3 -1`; empty if nothing changes."""
     counts = {sign: sum(line.kind == kind for line in lines) for sign, kind in (("+", "added"), ("-", "removed"))}
     return " ".join(f"{sign}{count}" for sign, count in counts.items() if count)

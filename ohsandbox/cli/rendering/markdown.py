@@ -138,7 +138,7 @@ class StreamedMarkdown:
                 return final[len(beginning) :]
         return final
 
-    def void(self) -> bool:
+    def discard(self) -> bool:
         """Drop a failed answer, which is requested again. Return True if some of it was returned already."""
         had = bool(self._given)
         self._begin()

@@ -70,7 +70,7 @@ ASCII = Glyphs("ok", "x", "-", ", ", "...", "*", {"done": "[x] ", "active": "[>]
 def command(call: CallBlock, glyphs: Glyphs = UNICODE, *, is_whole: bool = False) -> RenderableType:
     """Render a call with its sign and the lines below it."""
     shown = call.text.split("\n")
-    lines_kept = shown if is_whole else [cut(line) for line in shown[:_MAX_COMMAND_LINES]]
+    lines_kept = shown if is_whole else [truncate_line(line) for line in shown[:_MAX_COMMAND_LINES]]
     if len(shown) > len(lines_kept):
         lines_kept.append(f"{glyphs.more} {counted(len(shown) - len(lines_kept), 'more line')}")
     colour = "green" if call.sign in "$>" else "blue"
@@ -197,10 +197,10 @@ def is_folded(block: CallBlock | ResultBlock) -> bool:
 def tail(text: str, *, rows: int) -> list[Text]:
     """Return the last rows of a running call's output, one Text each."""
     lines = [line.rstrip() for line in output(text).rstrip("\n").split("\n")]
-    return [Text(cut(line), style="dim", no_wrap=True, overflow="ellipsis") for line in lines[-rows:]]
+    return [Text(truncate_line(line), style="dim", no_wrap=True, overflow="ellipsis") for line in lines[-rows:]]
 
 
-def cut(line: str) -> str:
+def truncate_line(line: str) -> str:
     """Return the line, cut to MAX_LINE_CHARS."""
     return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}… ({len(line):,} characters)"
 
@@ -208,7 +208,7 @@ def cut(line: str) -> str:
 def _ending(block: ResultBlock, glyphs: Glyphs, *, hint: str, is_whole: bool) -> list[Text]:
     """Render the end of an output, where failures are."""
     lines = [line.rstrip() for line in block.text.strip("\n").splitlines()]
-    lines_kept = lines if is_whole else [cut(line) for line in lines[-_MAX_OUTPUT_LINES:]]
+    lines_kept = lines if is_whole else [truncate_line(line) for line in lines[-_MAX_OUTPUT_LINES:]]
     above = len(lines) - len(lines_kept)
     more_text = ", ".join(filter(None, [f"{glyphs.more} {counted(above, 'line')} above", hint]))
     style = "dim" if block.ok or block.is_declined else ""
@@ -228,7 +228,7 @@ def _beginning(lines: Sequence[BlockLine], glyphs: Glyphs, *, is_whole: bool) ->
 
 def _row(line: BlockLine, glyphs: Glyphs, *, is_numbered: bool) -> Text:
     style = STYLES[line.kind]
-    shown = cut(line.text)
+    shown = truncate_line(line.text)
     if line.kind in {"added", "removed", "same"}:
         number = f"{line.number or '':>{_NUMBER_COLUMNS}} " if is_numbered else ""
         sign = {"added": "+", "removed": "-"}.get(line.kind, " ")

@@ -21,13 +21,13 @@ from ohsandbox.cli.rendering.tables import open_console, print_wrapped
 from ohsandbox.cli.rendering.text import (
     MAX_LINE_CHARS,
     current_masker,
-    cut,
     joined_lines,
     output,
+    prose_line,
     safe,
     safe_line,
     size,
-    words,
+    truncated,
 )
 from ohsandbox.cli.rendering.view import MAX_STATUS_CHARS, MODEL_WORKS, View, save_image
 
@@ -106,7 +106,7 @@ class RichView(View):
             for block in self._answer.feed(event.text):
                 self._print_markdown(block)
             self.show_tail(self._answer.tail)
-        elif event.type == "retry" and self._answer is not None and self._answer.void():
+        elif event.type == "retry" and self._answer is not None and self._answer.discard():
             self.info("The answer broke off here, and begins again:")
 
     def show_tail(self, text: str) -> None:
@@ -117,7 +117,7 @@ class RichView(View):
         """Show the last line of a running call's output in the bottom line."""
         last = output(event.text).rstrip().rpartition("\n")[2].strip()
         if last:
-            self._line.update(cut(f"{self._running} {self._glyphs.more} {last}".lstrip(), MAX_LINE_CHARS))
+            self._line.update(truncated(f"{self._running} {self._glyphs.more} {last}".lstrip(), MAX_LINE_CHARS))
 
     def show(self, event: SDKEvent) -> None:
         """Print the event's blocks."""
@@ -144,7 +144,9 @@ class RichView(View):
                     self._print(_with_sign(self._glyphs.said, safe(raw).strip(), above=1))
             case CallBlock():
                 self._rest_of("")  # an answer without a thought has ended as well
-                self._print(markdown(block.text) if block.is_answer else renderables.command(block, self._glyphs))
+                self._print(
+                    rendered_markdown(block.text) if block.is_answer else renderables.command(block, self._glyphs)
+                )
                 self._keep(block)
                 self._running = "" if block.is_answer else joined_lines(block.text, limit_chars=MAX_STATUS_CHARS)
                 self._line.set(self._running)
@@ -178,7 +180,7 @@ class RichView(View):
 
     def _print_markdown(self, text: str) -> None:
         if text.strip():
-            self._print(markdown(safe(text)))
+            self._print(rendered_markdown(safe(text)))
 
     def _stamped(self, renderable: RenderableType) -> RenderableType:
         """Add the event's time, once per event; a blank line stays above both."""
@@ -219,14 +221,14 @@ def _with_sign(
     return Rows(grid, above=above)
 
 
-def markdown(text: str) -> RenderableType:
+def rendered_markdown(text: str) -> RenderableType:
     """Render Markdown as models write it, with a blank line around it."""
     return Rows(AnswerMarkdown(text), above=1, below=1)
 
 
 def _end_of(text: str, columns: int) -> str:
     """Return the last words of text, at most columns wide."""
-    line = words(text, limit_chars=sys.maxsize)
+    line = prose_line(text, limit_chars=sys.maxsize)
     while line and cell_len(line) > max(columns, 1):
         line = line[max(1, (cell_len(line) - columns) // 2) :]
     return line

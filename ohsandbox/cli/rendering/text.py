@@ -1,6 +1,6 @@
 """Make foreign text safe to print: text of a model or sandbox reaches a terminal only through these functions.
 
-`safe`, `safe_line` and `words` spell out control characters; `output` is for a program's output. In all of them
+`safe`, `safe_line` and `prose_line` spell out control characters; `output` is for a program's output. In all of them
 secrets are masked.
 """
 
@@ -55,7 +55,7 @@ def safe(text: object) -> str:
 
 def safe_line(text: object, *, limit_chars: int = 200) -> str:
     """Return foreign text on one line, newlines spelled out, cut to limit_chars: for names and cells."""
-    return cut(on_one_line(visible(masked(str(text)))), limit_chars)
+    return truncated(on_one_line(visible(masked(str(text)))), limit_chars)
 
 
 def joined_lines(shown: str, *, limit_chars: int = 200) -> str:
@@ -63,12 +63,12 @@ def joined_lines(shown: str, *, limit_chars: int = 200) -> str:
 
     A question about a command shows its lines.
     """
-    return cut(LINE_SIGN.join(filter(None, map(str.strip, shown.split("\n")))), limit_chars)
+    return truncated(LINE_SIGN.join(filter(None, map(str.strip, shown.split("\n")))), limit_chars)
 
 
-def words(text: object, *, limit_chars: int = 200) -> str:
+def prose_line(text: object, *, limit_chars: int = 200) -> str:
     """Return prose on one line, cut to limit_chars, with single blanks between words."""
-    return cut(" ".join(visible(masked(str(text))).split()), limit_chars)
+    return truncated(" ".join(visible(masked(str(text))).split()), limit_chars)
 
 
 def output(text: object) -> str:
@@ -103,7 +103,7 @@ def say(text: object) -> None:
         print(f"ohsandbox: {safe_line(text, limit_chars=MAX_LINE_CHARS)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def cut(line: str, limit_chars: int) -> str:
+def truncated(line: str, limit_chars: int) -> str:
     """Return the line, or its beginning and an ellipsis."""
     return line if len(line) <= limit_chars else line[: limit_chars - 1] + "…"
 

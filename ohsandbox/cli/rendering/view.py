@@ -21,7 +21,7 @@ from ohsandbox.cli.rendering.events import (
     ResultBlock,
     note,
 )
-from ohsandbox.cli.rendering.text import joined_lines, safe, safe_line, words
+from ohsandbox.cli.rendering.text import joined_lines, prose_line, safe, safe_line
 from ohsandbox.content import image_type
 from ohsandbox.errors import UsageError
 from ohsandbox.private_files import make_private_dir, write_atomically
@@ -135,9 +135,9 @@ class PlainView(View):
         """Print a line; for an answer to the person, several."""
         match block:
             case MessageBlock("user", raw):
-                self._line("user", words(raw))
+                self._line("user", prose_line(raw))
             case MessageBlock("thought", raw):
-                self._line("model", words(raw))
+                self._line("model", prose_line(raw))
             case MessageBlock("answer", raw):
                 self._line("answer", *safe(raw).split("\n"))
             case CallBlock(text=text, is_answer=True):

@@ -54,7 +54,7 @@ class BlockedHosts:
         """Return the line about a decision; None if the request was allowed or its host was reported already."""
         if decision.allowed:
             return None
-        target = target_of(decision)
+        target = rule_host(decision)
         if target not in self._counts and len(self._counts) >= MAX_HOSTS_COUNTED:
             return None
         self._counts[target] += 1
@@ -81,11 +81,11 @@ def blocked_reported_at_end(runtime: Runtime, command: str, tell: Callable[[str]
     hosts = BlockedHosts(command=command)
     lines: list[str] = []
 
-    def hear(decision: NetworkDecision) -> None:
+    def on_decision(decision: NetworkDecision) -> None:
         if (line := hosts.add(decision)) is not None:
             lines.append(line)
 
-    stop = None if listen is None else listen(hear)
+    stop = None if listen is None else listen(on_decision)
     try:
         yield
     finally:
@@ -119,7 +119,7 @@ def _row(group: Sequence[NetworkDecision]) -> tuple[str, ...]:
     first, newest = group[0], max(one.time for one in group)
     why = f"by {first.rule}" if first.allowed and first.rule else first.reason
     return (
-        safe_line(target_of(first)),
+        safe_line(rule_host(first)),
         decision_word(first),
         str(sum(one.count for one in group)),
         size(sum(one.sent_bytes for one in group)),
@@ -129,7 +129,7 @@ def _row(group: Sequence[NetworkDecision]) -> tuple[str, ...]:
     )
 
 
-def target_of(decision: NetworkDecision) -> str:
+def rule_host(decision: NetworkDecision) -> str:
     """Return the host as a rule names it: with its port unless that is the port of HTTPS or HTTP."""
     return decision.host if decision.port in {80, 443} else f"{decision.host}:{decision.port}"
 

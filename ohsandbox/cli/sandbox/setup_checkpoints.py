@@ -9,7 +9,7 @@ import stat
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.rendering.text import Lines, cut, joined_lines, output, safe, safe_line
+from ohsandbox.cli.rendering.text import Lines, joined_lines, output, safe, safe_line, truncated
 from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.private_files import open_regular
 
@@ -139,7 +139,7 @@ def _start(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None
         lines.finish()
         if ended.exit_code != 0:
             tell(
-                f"warning: the start's command {cut(repr(command), _MAX_SETUP_CHARS)} failed. "
+                f"warning: the start's command {truncated(repr(command), _MAX_SETUP_CHARS)} failed. "
                 "The sandbox is used as is."
             )
             return
@@ -204,7 +204,7 @@ def _run_setup(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], 
                 f"took over {SETUP_TIMEOUT_S:g} s" if ended.timed_out else f"failed with exit code {ended.exit_code}"
             )
             raise SetupFailed(
-                f"Setup command {cut(repr(command), _MAX_SETUP_CHARS)} of the project file {ending}. "
+                f"Setup command {truncated(repr(command), _MAX_SETUP_CHARS)} of the project file {ending}. "
                 "Correct it, or leave the project file out with --no-project.",
                 command,
             )

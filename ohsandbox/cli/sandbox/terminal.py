@@ -94,7 +94,7 @@ def terminal_size() -> tuple[int, int]:
     return 80, 24
 
 
-def attend(channel: Channel, timeout_s: float | None = None) -> int:
+def attach_terminal(channel: Channel, timeout_s: float | None = None) -> int:
     """Connect our stdin and stdout to a process at a terminal of its own until it ends; return its exit code.
 
     Our terminal is raw meanwhile: each key goes to the process, also Ctrl-C. Keys typed after its end stay unread,

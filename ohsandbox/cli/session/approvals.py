@@ -7,7 +7,7 @@ import getpass
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.cli.prompts.approval_prompt import ONE_BY_ONE, ReadFile, ask, count_of
+from ohsandbox.cli.prompts.approval_prompt import ONE_BY_ONE, ReadFile, ask_approval, count_of
 from ohsandbox.cli.prompts.prompt import AnsweredElsewhere, Typed, answer_to
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.conversation.approvals.policy import POLICIES
@@ -67,10 +67,10 @@ def answer_at_terminal(conversation: Conversation) -> bool:
         except (OhsandboxError, OSError, UnicodeDecodeError):
             return None
 
-    return settle(lambda: conversation.pending, decide, read=read, read_file=read_file)
+    return settle_approvals(lambda: conversation.pending, decide, read=read, read_file=read_file)
 
 
-def settle(
+def settle_approvals(
     waiting: Callable[[], list[PendingCall]],
     decide: Callable[[Decision], None],
     *,
@@ -87,7 +87,7 @@ def settle(
     while pending := [call for call in waiting() if call.tool_call_id in known_ids]:
         calls = pending[:1] if one_by_one else pending
         try:
-            decision = ask(calls, read=read, read_file=read_file)
+            decision = ask_approval(calls, read=read, read_file=read_file)
             if decision is None:
                 return False
             if decision == ONE_BY_ONE:

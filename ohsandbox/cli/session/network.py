@@ -44,7 +44,7 @@ def change_or_show(context: CommandContext, arguments: Sequence[str]) -> None:
     context.show(_network_text(context.session))
 
 
-def words(session: RunSession) -> list[str]:
+def net_completions(session: RunSession) -> list[str]:
     """Return the completions of `/net`: its words, and the hosts that were blocked or are allowed."""
     blocked = [one.host for one in reversed(_decisions_of(session)) if not one.allowed]
     return [*dict.fromkeys(["allow", "disallow", "none", "allowlist", "open", *blocked, *session.allowed])]

@@ -12,7 +12,7 @@ from ohsandbox.agent.prompt import INSTRUCTIONS_NAME, read_workspace_instruction
 from ohsandbox.cli.rendering.cost import cost_table, price_words
 from ohsandbox.cli.rendering.events import BlockReader, CallBlock, Form, NoteBlock, ResultBlock
 from ohsandbox.cli.rendering.tables import aligned
-from ohsandbox.cli.rendering.text import cut, joined_lines, safe, safe_line
+from ohsandbox.cli.rendering.text import joined_lines, safe, safe_line, truncated
 from ohsandbox.cli.sandbox.network_words import network_words
 from ohsandbox.cli.sandbox.runtime import place_of
 from ohsandbox.cli.session.approvals import MODES
@@ -51,17 +51,17 @@ _NO_NETWORK = re.compile(
 # --- at the beginning and the end -------------------------------------------------------------------------------------
 
 
-def last_words(directory: Path) -> list[SDKEvent]:
+def last_exchange(directory: Path) -> list[SDKEvent]:
     """Return the user's last message and the agent's last answer to it."""
     words: list[SDKEvent] = []
 
-    def take(event: SDKEvent) -> None:
+    def on_event(event: SDKEvent) -> None:
         if is_turn(event):
             words[:] = [event]
         elif words and answer_in(event) is not None:
             words[1:] = [event]
 
-    stream_events(directory, take)
+    stream_events(directory, on_event)
     return words
 
 
@@ -70,13 +70,13 @@ def change_reporter(presenter: Presenter, *, unless: Callable[[], bool]) -> Call
     directory = presenter.conversation.directory
     count_before = len(CheckpointIndex.of(directory).kept) if directory.exists() else 0
 
-    def tell() -> None:
+    def report() -> None:
         if presenter.has_worked and not presenter.hurried and not unless():
             line = _changed_line(directory, count_before)
             if line is not None:
                 presenter.view.info(line)
 
-    return tell
+    return report
 
 
 def _changed_line(directory: Path, count_before: int) -> str | None:
@@ -171,7 +171,7 @@ def model_text(session: RunSession) -> Text:
     return Text("\n").join(Text.assemble((f"{name:<9}", "bold"), text) for name, text in rows)
 
 
-def model_names(session: RunSession) -> list[str]:
+def known_models(session: RunSession) -> list[str]:
     """Return the models of the settings, of stored conversations, and of litellm's list."""
     from ohsandbox.llm.model_list import model_list  # noqa: PLC0415 - 0.03 s, for those who press Tab
 
@@ -259,7 +259,7 @@ def show_tools(context: CommandContext, arguments: Sequence[str]) -> None:
 
 
 def _first_words(description: str) -> str:
-    return cut(safe_line(description.strip().split("\n")[0], limit_chars=10_000), _MAX_TOOL_CHARS)
+    return truncated(safe_line(description.strip().split("\n")[0], limit_chars=10_000), _MAX_TOOL_CHARS)
 
 
 def servers_text(session: RunSession) -> Text:

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from ohsandbox.agent import Agent
-from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
+from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, show_error
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.sandbox.post_run_report import report_new_changes
 from ohsandbox.cli.session import approvals
 from ohsandbox.cli.session.presenter import Presenter
-from ohsandbox.cli.session.reports import change_reporter, last_words
+from ohsandbox.cli.session.reports import change_reporter, last_exchange
 from ohsandbox.cli.session.resume import ResumedConversation, leave_on_exit
 from ohsandbox.cli.session.sandbox import SessionSandbox, enter_sandbox
 from ohsandbox.cli.session.skill_server_question import ask_about_servers
 from ohsandbox.cli.settings.model import keep_server, with_model_of
 from ohsandbox.cli.settings.model_check import check_model_name
-from ohsandbox.cli.settings.run_settings import complete, hide_secrets, instructions_of
+from ohsandbox.cli.settings.run_settings import complete_settings, hide_secrets, instructions_of
 from ohsandbox.cli.viewer.hosting import PageAddress, has_browser, hosted, open_browser, wait_for_page
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.approvals.policy import policy_of
@@ -183,10 +183,10 @@ class RunSession:
             self._sandbox_block, self._conversation_block = sandbox.pop_all(), talk.pop_all()
         self._conversation_is_open = True
         if resumed is not None and not resumed.is_followed and self.person and self.what.talks and not self.what.task:
-            for event in last_words(conversation.directory):
+            for event in last_exchange(conversation.directory):
                 self.view.show(event)
 
-    def begin_anew(self) -> None:
+    def start_new_conversation(self) -> None:
         """Close the open conversation and begin a new one in the same sandbox, with its files unchanged.
 
         Raises:
@@ -222,7 +222,7 @@ class RunSession:
         Raises:
             OhsandboxError: the other conversation, its model or its sandbox is not available.
         """
-        before = self._to_be_resumed()
+        before = self._resumable()
         where_before, settings_before = self.where, self.settings
         self._is_switching, self._keeps_sandbox = True, drops_sandbox
         self._conversation_is_open = False
@@ -239,7 +239,7 @@ class RunSession:
             self.open(where_before, before)
             raise
 
-    def _to_be_resumed(self) -> ResumedConversation | None:
+    def _resumable(self) -> ResumedConversation | None:
         """Return the open conversation in a form that can be reopened; None if it has no message."""
         if not self.has_begun:
             return None
@@ -275,7 +275,7 @@ class RunSession:
             UsageError: there is no key.
         """
         try:
-            settings = complete(settings, person=self.person, file=self.what.settings)
+            settings = complete_settings(settings, person=self.person, file=self.what.settings)
         finally:  # who asks for a key hides that one alone
             hide_secrets(self.settings, self.conversation.secrets)
         if told := check_model_name(settings):
@@ -467,7 +467,7 @@ class RunSession:
             if error is None:
                 return FAILED
             if in_talk:
-                return explain(error)
+                return show_error(error)
             raise error
         if in_talk:
             return 0

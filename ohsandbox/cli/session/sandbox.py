@@ -114,7 +114,7 @@ def enter_sandbox(
     began = time.monotonic() if begun is None else begun.began
     full, past = where.with_settings(settings), conversation.resume_state
 
-    def tell(line: str) -> None:
+    def show_line(line: str) -> None:
         view.status("")
         view.info(line)
 
@@ -130,7 +130,9 @@ def enter_sandbox(
         conversation.agent.preload()
     start = None if begun is None else partial(begun.finish, show)
     try:
-        stack.enter_context(started_runtime(runtime, past=past, start=start, warn=view.warn, setup=full, tell=tell))
+        stack.enter_context(
+            started_runtime(runtime, past=past, start=start, warn=view.warn, setup=full, tell=show_line)
+        )
     except EngineUnavailable:
         view.status("")
         if not person or past.has_worked or where.runtime is not None or where.attach is not None:

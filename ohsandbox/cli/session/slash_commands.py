@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ohsandbox.cli.prompts.prompt import ask_yes_no, pick
 from ohsandbox.cli.rendering.tables import aligned
-from ohsandbox.cli.rendering.text import cut, safe_line
+from ohsandbox.cli.rendering.text import safe_line, truncated
 from ohsandbox.cli.sandbox.sandbox_ports import forward_command, port_words
 from ohsandbox.cli.session import approvals
 from ohsandbox.cli.session import network as session_network
@@ -136,7 +136,7 @@ def find_command(word: str) -> _SlashCommand:
     )
 
 
-def run_command(context: CommandContext, line: str) -> bool:
+def run_slash_command(context: CommandContext, line: str) -> bool:
     """Run a line for which `is_command` is true; return whether the session goes on. Failures are reported.
 
     Raises:
@@ -194,7 +194,7 @@ def _help(context: CommandContext, arguments: Sequence[str]) -> None:
     lines = [Text.assemble((f"{f'{one.name} {one.arguments}':<{width}}", "bold"), f"  {one.help}") for one in shown]
     context.show(Text("\n").join(lines))
     if not arguments and (own := own_commands()):
-        rows = [(name, cut(safe_line(text), _MAX_OWN_CHARS)) for name, text in own.items()]
+        rows = [(name, truncated(safe_line(text), _MAX_OWN_CHARS)) for name, text in own.items()]
         context.show(Text("Your own:\n", style="bold").append_text(aligned(rows)))
     if not arguments:
         context.show(Text(context.keys, style="dim"))
@@ -216,7 +216,7 @@ def _compact(context: CommandContext, _arguments: Sequence[str]) -> None:
 def _clear(context: CommandContext, _arguments: Sequence[str]) -> None:
     session = context.session
     before, had_begun = session.conversation.id, session.has_begun
-    session.begin_anew()
+    session.start_new_conversation()
     back = f" The one of before: /resume {before}" if had_begun else ""
     context.show(f"A new conversation in the same sandbox: files are as they were, shells are new.{back}")
 
@@ -288,7 +288,7 @@ COMMANDS: tuple[_SlashCommand, ...] = (
     _SlashCommand("/redo", "", "bring back what /undo took", session_travel.redo_undone),
     _SlashCommand(
         "/model", "[NAME]", "which model it is, or go on with another one", _model, most=1,
-        complete=session_reports.model_names,
+        complete=session_reports.known_models,
     ),
     _SlashCommand(
         "/mode", "[NAME]", "what is asked before it runs; plan: the agent only looks, and presents a plan",
@@ -298,7 +298,7 @@ COMMANDS: tuple[_SlashCommand, ...] = (
     _SlashCommand("/clear", "", "begin a new conversation in the same sandbox", _clear, aliases=("/new",)),
     _SlashCommand(
         "/resume", "[ID]", "go on with another conversation, chosen from a list",
-        session_travel.resume, most=1, complete=session_travel.conversation_ids,
+        session_travel.resume, most=1, complete=session_travel.resume_completions,
     ),
     _SlashCommand(
         "/fork", "[DIR]", "go on in a copy; DIR, an empty one, is for the files of a mounted directory",
@@ -314,7 +314,7 @@ COMMANDS: tuple[_SlashCommand, ...] = (
     ),
     _SlashCommand(
         "/net", "[allow|disallow HOST, none|allowlist|open]", "what the sandbox reaches, what was blocked; changes it",
-        session_network.change_or_show, most=None, while_running=True, complete=session_network.words,
+        session_network.change_or_show, most=None, while_running=True, complete=session_network.net_completions,
     ),
     _SlashCommand(
         "/forward", "[PORT|HOST:PORT]", "a port of the sandbox on this machine; close PORT closes it; alone lists them",

@@ -12,13 +12,13 @@ from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.cli.rendering.file_changes import (
     change_lines,
     coloured_patch,
-    shortened,
+    leading_lines,
     sizes_of,
     split_binaries,
     stat_lines,
 )
 from ohsandbox.cli.rendering.tables import open_console
-from ohsandbox.cli.rendering.text import age, cut, safe_line
+from ohsandbox.cli.rendering.text import age, safe_line, truncated
 from ohsandbox.cli.sandbox.runtime import make_runtime
 from ohsandbox.cli.session import approvals
 from ohsandbox.cli.session.resume import ResumedConversation, find_resumed, in_directory
@@ -64,7 +64,7 @@ def show_diff(context: CommandContext, arguments: Sequence[str]) -> None:
     if words:
         since = max(seq_before_turns(directory, 1 if words[0] == "last" else _count(words[0], "/diff [last|N]")), 0)
     with diff_workspace(directory, since, ignored=False) as work:
-        for line in shortened([f"{path}: {why}" for path, why in work.left_out.items()], "{} more"):
+        for line in leading_lines([f"{path}: {why}" for path, why in work.left_out.items()], "{} more"):
             context.warn(f"left out: {line}")
         if not work.changes:
             context.show("Nothing was changed.")
@@ -161,7 +161,7 @@ def _agreed(context: CommandContext, plan: undo.UndoPlan, remedy: str) -> bool:
     if plan.is_cut_off:
         context.warn("The last turn was cut off: what you changed since it began cannot be told from the agent's work.")
     lines = [f"In {safe_line(plan.workspace)}:", *(f"  {one}" for one in change_lines(plan.changes))]
-    context.show(Text("\n").join(map(Text, shortened(lines, "  and {} more"))))
+    context.show(Text("\n").join(map(Text, leading_lines(lines, "  and {} more"))))
     count = len(plan.changes)
     files = "this file" if count == 1 else f"these {count} files"
     agreed = context.confirm(f"Change {files}? {remedy}", what=f"{count} files would be changed")
@@ -171,7 +171,7 @@ def _agreed(context: CommandContext, plan: undo.UndoPlan, remedy: str) -> bool:
 
 
 def _warn_left_out(context: CommandContext, heading: str, left: Sequence[tuple[str, str]]) -> None:
-    for line in shortened([f"{path}: {why}" for path, why in left], "{} more"):
+    for line in leading_lines([f"{path}: {why}" for path, why in left], "{} more"):
         context.warn(f"{heading}: {line}")
 
 
@@ -228,7 +228,7 @@ def resumable() -> list[StoredConversation]:
     return [*nearest_first(found)]
 
 
-def conversation_ids(session: RunSession) -> list[str]:
+def resume_completions(session: RunSession) -> list[str]:
     """Return the completions of `/resume`."""
     return [one.id for one in resumable() if one.id != session.conversation.id]
 
@@ -236,7 +236,7 @@ def conversation_ids(session: RunSession) -> list[str]:
 def row_of(one: StoredConversation, *, with_id: bool = False) -> str:
     """Return age, title, steps and directory; with the id if the row cannot be chosen."""
     known = one.metadata
-    title = cut(safe_line(known.title or "no title"), MAX_TITLE_CHARS)
+    title = truncated(safe_line(known.title or "no title"), MAX_TITLE_CHARS)
     steps = counted(known.steps, "step")
     place = known.workspace or known.directory or ""
     home = str(Path.home())

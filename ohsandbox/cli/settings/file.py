@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def checked(values: dict[str, Any], where: str) -> Settings:
+def validated_settings(values: dict[str, Any], where: str) -> Settings:
     """Validate these values and return them as settings.
 
     Raises:

@@ -12,7 +12,7 @@ from ohsandbox.cli.prompts.remembered import is_remembered_model, remember_model
 from ohsandbox.cli.settings.model import is_offline
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.llm import LLM, ModelAuthenticationError, ModelNotFoundError, ModelRequestError, open_model
-from ohsandbox.llm.model_list import entry_of, model_list
+from ohsandbox.llm.model_list import model_entry, model_list
 from ohsandbox.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def calls_tools(settings: Settings) -> bool | None:
     """
     model = settings.model or ""
     provider, _, name = model.partition("/")
-    entry = {} if is_offline(model) else model_list().get(model) or entry_of(name, provider) or {}
+    entry = {} if is_offline(model) else model_list().get(model) or model_entry(name, provider) or {}
     if is_offline(model) or entry.get("supports_function_calling") is not None:
         return None
     try:
@@ -118,7 +118,7 @@ def check_model_name(settings: Settings) -> str:
     except ModelRequestError:  # it knows the model, and does not take so small a request
         pass
     except OhsandboxError:  # whatever else it is, the run meets it and has its retries
-        suggestion = slip_in(settings)
+        suggestion = likely_typo(settings)
         return f"Model {model!r} is not on litellm's list. {suggestion}" if suggestion else ""
     remember_model(model, settings.base_url)
     return ""
@@ -129,7 +129,7 @@ def _is_known(settings: Settings) -> bool:
     return (settings.base_url is None and is_listed(model)) or is_remembered_model(model, settings.base_url)
 
 
-def slip_in(settings: Settings) -> str:
+def likely_typo(settings: Settings) -> str:
     """Return the listed name that the settings' model may be a typo of; "" if the name looks right."""
     model = settings.model or ""
     if is_offline(model) or settings.base_url or settings.custom_llm_provider or is_listed(model):
@@ -162,7 +162,7 @@ def _meant(model: str) -> str:
 def is_listed(model: str) -> bool:
     """Return whether litellm's list has the model."""
     provider, slash, name = model.partition("/")
-    return model in model_list() or bool(slash and entry_of(name, provider))
+    return model in model_list() or bool(slash and model_entry(name, provider))
 
 
 def _models_like(model: str) -> list[str]:

@@ -11,7 +11,7 @@ from ohsandbox.cli.options.per_command import InitOptions
 from ohsandbox.cli.prompts.prompt import ask, ask_secret, ask_with_default_yes, person_present
 from ohsandbox.cli.rendering.tables import print_message
 from ohsandbox.cli.rendering.text import hide, safe_line
-from ohsandbox.cli.settings.file import checked, file_to_change
+from ohsandbox.cli.settings.file import file_to_change, validated_settings
 from ohsandbox.cli.settings.model import ADDRESS, is_offline, key_name, provider_variables
 from ohsandbox.cli.settings.model_check import calls_tools, models_of, providers, try_model, with_suggestion
 from ohsandbox.errors import ModelError, OhsandboxError, UsageError
@@ -61,7 +61,7 @@ class Answers(NamedTuple):
         """Return the settings that will be written, with the key itself for the check."""
         answered = {"model": self.model, "base_url": self.base_url, "api_key": self.key or self.reference}
         other_values = {name: value for name, value in values.items() if name not in answered}
-        return checked(
+        return validated_settings(
             other_values | {name: value for name, value in answered.items() if value is not None}, "The settings"
         )
 
@@ -243,7 +243,7 @@ def values_to_write(values: dict[str, Any], answers: Answers, image: str | None,
         for name, value in new_values.items()
         if value is not None and (name in values or value != getattr(defaults, name))
     }
-    checked(written, "The settings")
+    validated_settings(written, "The settings")
     return written
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.cli.options.shared import ProjectCommands, ProjectParts
 from ohsandbox.cli.prompts.prompt import answer_yes_no, person_present
-from ohsandbox.cli.prompts.remembered import forget, remember, remembered
+from ohsandbox.cli.prompts.remembered import forget_answer, remember, remembered
 from ohsandbox.cli.rendering.text import safe_line, say
 from ohsandbox.cli.settings.model import settings_of_one
 from ohsandbox.errors import UsageError
@@ -226,7 +226,7 @@ def revoke_directory(directory: Path | None) -> int:
     """Revoke the trust in a directory."""
     where = (directory or Path.cwd()).resolve()
     candidates = [where, *where.parents] if directory is None else [where]
-    if (gone := next((one for one in candidates if [forget(one), revoke(one)] != [False, False]), None)) is None:
+    if (gone := next((one for one in candidates if [forget_answer(one), revoke(one)] != [False, False]), None)) is None:
         raise UsageError(f"{str(where)!r} is not trusted. `ohsandbox trust --list` shows what is.")
     print(f"{safe_line(gone)} is not trusted any more.")
     return 0

@@ -60,7 +60,7 @@ def with_mcp_file(settings: Settings, file: Path | None) -> Settings:
         MCPConfigError: the settings' servers or the file's are invalid; the message names the file.
     """
     from ohsandbox.mcp import MCPConfig, MCPConfigError, read_mcp_config  # noqa: PLC0415 - few runs have servers
-    from ohsandbox.mcp.config import merged  # noqa: PLC0415 - few runs have servers
+    from ohsandbox.mcp.config import merged_configs  # noqa: PLC0415 - few runs have servers
 
     try:
         config = MCPConfig.parse(settings.mcp_config or {})
@@ -76,7 +76,7 @@ def with_mcp_file(settings: Settings, file: Path | None) -> Settings:
         raise type(error)(f"{error}{remedy}") from error
     for name in config.servers.keys() & added.servers.keys():
         say(f"MCP server {name!r} of the settings is replaced by the one in {file}.")
-    return settings.with_flags(mcp={}, mcpServers=merged(config, added).to_dict()["mcpServers"])
+    return settings.with_flags(mcp={}, mcpServers=merged_configs(config, added).to_dict()["mcpServers"])
 
 
 def settings_elsewhere(what: RunOptions, project: UsedProject | None, *, given: Settings) -> Settings:
@@ -91,7 +91,7 @@ def settings_elsewhere(what: RunOptions, project: UsedProject | None, *, given: 
     return settings.model_copy(update={"model": given.model, **flag_values})
 
 
-def complete(settings: Settings, *, person: bool, file: Path | None = None) -> Settings:
+def complete_settings(settings: Settings, *, person: bool, file: Path | None = None) -> Settings:
     """Complete the settings with a model and, if the provider needs one, a key. A person is asked for missing ones.
 
     file is where a key can be saved; None is the default settings file.

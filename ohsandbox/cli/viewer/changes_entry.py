@@ -136,7 +136,7 @@ def _rows(lines: Sequence[BlockLine]) -> Iterator[Row]:
         follows = lines[at + 1].kind if at + 1 < len(lines) else ""
         if line.kind in {"added", "removed"} and follows in {"added", "removed"} and not (new and follows == "removed"):
             continue
-        yield from _beside(old, new)
+        yield from _paired_rows(old, new)
         ahead += len(new) - len(old)
         old, new = [], []
         if line.kind == "same":
@@ -145,7 +145,7 @@ def _rows(lines: Sequence[BlockLine]) -> Iterator[Row]:
             yield [line.text]
 
 
-def _beside(old: Sequence[BlockLine], new: Sequence[BlockLine]) -> Iterator[Row]:
+def _paired_rows(old: Sequence[BlockLine], new: Sequence[BlockLine]) -> Iterator[Row]:
     for at in range(max(len(old), len(new))):
         left_cells = [old[at].number or None, old[at].text] if at < len(old) else [None, None]
         right = [new[at].number or None, new[at].text] if at < len(new) else [None, None]

@@ -23,9 +23,9 @@ from ohsandbox.cli.rendering.events import (
 )
 from ohsandbox.cli.rendering.lines import TextEdit, edit_lines
 from ohsandbox.cli.rendering.text import safe, safe_line
-from ohsandbox.cli.sandbox.network_words import decision_table, target_of
+from ohsandbox.cli.sandbox.network_words import decision_table, rule_host
 from ohsandbox.cli.viewer.changes_entry import difference
-from ohsandbox.cli.viewer.markup import cut_pieces, markdown, printed
+from ohsandbox.cli.viewer.markup import cut_pieces, markdown_elements, output_elements
 from ohsandbox.conversation.storage import MALFORMED
 from ohsandbox.errors import UsageError
 from ohsandbox.events import AGENT_STARTED
@@ -133,9 +133,9 @@ class EntryMaker:
     def _block(self, block: Block) -> dict[str, Any]:
         match block:
             case MessageBlock(kind, raw):
-                return {"is": "message", "kind": kind, "text": markdown(raw)}
+                return {"is": "message", "kind": kind, "text": markdown_elements(raw)}
             case CallBlock(sign, text, name, is_answer):
-                shown = markdown(text) if is_answer else text
+                shown = markdown_elements(text) if is_answer else text
                 return {"is": "call", "sign": sign, "name": name, "text": shown, "lines": _lines(block.lines)}
             case ResultBlock():
                 return self._result(block)
@@ -184,7 +184,7 @@ def _colour(blocks: Sequence[dict[str, Any]], data: Mapping[str, Any]) -> None:
     """Add the colours that a program set to the text of its result, if they can be determined."""
     raw = (data.get("result") or {}).get("output")
     for block in blocks:
-        if isinstance(raw, str) and block["is"] == "result" and isinstance(pieces := printed(raw), list):
+        if isinstance(raw, str) and block["is"] == "result" and isinstance(pieces := output_elements(raw), list):
             text, length = "".join(piece for _, piece in pieces), len(block["text"])
             if text[:length] == block["text"]:
                 block["text"] = cut_pieces(pieces, length)
@@ -244,7 +244,7 @@ class NetworkEntries:
         found: dict[str, list[NetworkDecision]] = {}
         while self._blocked and self._blocked[0].time * 1000 <= ended_ms:
             one = self._blocked.popleft()
-            found.setdefault(f"{target_of(one)} ({one.reason})", []).append(one)
+            found.setdefault(f"{rule_host(one)} ({one.reason})", []).append(one)
         first = self._place[1] if self._place[0] == number else 0
         for place, (text, group) in enumerate([*found.items()][: _MAX_HOSTS_BESIDE - first], first + 1):
             self._place = (number, place)

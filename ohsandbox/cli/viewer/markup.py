@@ -32,7 +32,7 @@ _SATURATED = 64
 # --- Markdown -------------------------------------------------------------------------------------
 
 
-def markdown(raw: str) -> list[Node]:
+def markdown_elements(raw: str) -> list[Node]:
     """Convert foreign Markdown to elements: no raw HTML, no images that would be loaded, only http and https links.
 
     Hidden characters are spelled out and secrets masked before parsing, so that Markdown cannot undo either.
@@ -99,7 +99,7 @@ def _leaf(token: Token) -> Node:
 # --- program output -------------------------------------------------------------------------------
 
 
-def printed(raw: str) -> str | list[list[str]]:
+def output_elements(raw: str) -> str | list[list[str]]:
     """Convert a program's output: its text, or pieces (classes, text) if it set colours.
 
     Only hue, bold, faint, italic and underline are kept; without background and concealment nothing can hide. All

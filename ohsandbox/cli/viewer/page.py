@@ -40,7 +40,7 @@ def write_page(out: BinaryIO, directory: Path) -> None:
     """
     faults: list[OhsandboxError] = []
     one, conversations = read_stored(directory), [*_conversations(directory, faults)]
-    pieces = page(title_of(one), facts_of(one), conversations, live=False)
+    pieces = page(printable_title(one), facts_of_conversation(one), conversations, live=False)
     out.writelines(piece.encode("utf-8", "replace") for piece in pieces)
     if faults:
         raise faults[0]
@@ -71,12 +71,12 @@ def content_policy(*, live: bool) -> str:
     return "; ".join(parts)
 
 
-def title_of(one: StoredConversation) -> str:
+def printable_title(one: StoredConversation) -> str:
     """Return the conversation's title, printable."""
     return safe_line(one.metadata.title or one.id)
 
 
-def facts_of(one: StoredConversation) -> str:
+def facts_of_conversation(one: StoredConversation) -> str:
     """Return a line of facts that do not change during a run."""
     began = f"{one.metadata.created_at.astimezone():%Y-%m-%d %H:%M}"
     return " · ".join(filter(None, [f"conversation {one.id}", safe_line(one.metadata.model or ""), f"begun {began}"]))
@@ -102,7 +102,7 @@ def _entries(directory: Path, faults: list[OhsandboxError], *, is_first: bool) -
     maker, network, last, at_ms = EntryMaker(), NetworkEntries(directory), 0, 0.0
     made: list[str] = []
 
-    def take(event: SDKEvent) -> None:
+    def on_event(event: SDKEvent) -> None:
         nonlocal last, at_ms
         at_ms = event.ts.timestamp() * 1000
         made.extend(map(as_script_data, network.before(last, at_ms)))
@@ -111,7 +111,7 @@ def _entries(directory: Path, faults: list[OhsandboxError], *, is_first: bool) -
             made.append(as_script_data(entry))
 
     try:
-        stream_events(directory, take)
+        stream_events(directory, on_event)
     except (LogCorruptError, UsageError) as error:
         if is_first and isinstance(error, UsageError):
             raise

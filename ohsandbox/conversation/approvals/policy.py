@@ -172,7 +172,7 @@ def approval_filter_of(
 
         analysis = default_analyzer(workdir, keeps_files=keeps_files)
 
-    def screen(planned: Sequence[ActionEvent]) -> Sequence[Verdict] | None:
+    def verdicts_for(planned: Sequence[ActionEvent]) -> Sequence[Verdict] | None:
         verdicts = [approved(call, judged(call)) for call in planned]
         return (
             verdicts
@@ -193,7 +193,7 @@ def approval_filter_of(
         number = approval_for(waiting)
         return verdict._replace(asks=number is None, approval=number)
 
-    return screen
+    return verdicts_for
 
 
 def _verdict(call: ActionEvent, policy: ConfirmationPolicy, analyzer: SecurityAnalyzer) -> Verdict:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox import events
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.mcp import MCPConfig, MCPEvent, MCPServers, Pins, ServerState, read_mcp_config
-from ohsandbox.mcp.config import INITIALIZE_S, merged
-from ohsandbox.mcp.content import one_line
+from ohsandbox.mcp.config import INITIALIZE_S, merged_configs
+from ohsandbox.mcp.content import visible_line
 from ohsandbox.mcp.servers import PASSING, require_library
 from ohsandbox.paths import state_dir
 
@@ -119,7 +119,7 @@ class ConversationServers:
             ours = self._config or MCPConfig()
             theirs = {name: server for name, server in skill_servers.items() if name not in ours.servers}
             self.servers = MCPServers(
-                merged(ours, MCPConfig(servers=theirs)),
+                merged_configs(ours, MCPConfig(servers=theirs)),
                 runtime,
                 variables=runtime.secrets.variables(os.environ),
                 pins=Pins(pins_path()),
@@ -199,7 +199,7 @@ class ConversationServers:
     def _on_event(self, event: MCPEvent) -> None:
         """Handle an event, in the servers' own thread, without blocking."""
         if event.kind in PASSING:
-            self._report_status(f"{event.server}: {one_line(event.message, limit_chars=200)}")
+            self._report_status(f"{event.server}: {visible_line(event.message, limit_chars=200)}")
         else:
             self._news.append(event)
 
@@ -227,7 +227,7 @@ def _shown(tools_map: ToolsMap) -> list[dict[str, Any]]:
 
 def _short(text: str) -> str:
     """Shorten a text to its beginning and end; programs print the cause of an error last."""
-    line = one_line(text, limit_chars=10 * MAX_REASON_CHARS)
+    line = visible_line(text, limit_chars=10 * MAX_REASON_CHARS)
     if len(line) <= MAX_REASON_CHARS:
         return line
     half = MAX_REASON_CHARS // 2

@@ -136,7 +136,7 @@ class RunThread:
         self._settled.clear()
         self.error = None
         try:
-            self._become(ConversationStatus.RUNNING)
+            self._set_status(ConversationStatus.RUNNING)
         except BaseException:
             self._settled.set()  # nobody must wait for a run that never began
             raise
@@ -144,7 +144,7 @@ class RunThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def _become(self, status: ConversationStatus) -> None:
+    def _set_status(self, status: ConversationStatus) -> None:
         """Store another status in the log and in the metadata.
 
         Raises:
@@ -164,7 +164,7 @@ class RunThread:
         with contextlib.suppress(OhsandboxError):  # if the log failed, `error` says so already
             if error is not None:
                 self._log.emit(_error_event(error))
-            self._become(status)
+            self._set_status(status)
 
     # --- in the run's thread ----------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class RunThread:
         with self._log.lock:
             if status is ConversationStatus.WAITING_FOR_CONFIRMATION and not self._approvals.pending:
                 try:
-                    self._become(ConversationStatus.RUNNING)
+                    self._set_status(ConversationStatus.RUNNING)
                 except OhsandboxError as failure:  # the log failed
                     status, error = _status_after(failure, canceled=self._runner.canceled.is_set())
                 else:
@@ -212,7 +212,7 @@ class RunThread:
         """Call the callback, if there is one; meanwhile the log says that calls wait."""
         if self._approvals.callback is not None:
             with self._log.lock:
-                self._become(ConversationStatus.WAITING_FOR_CONFIRMATION)
+                self._set_status(ConversationStatus.WAITING_FOR_CONFIRMATION)
             self._approvals.ask()
 
 

@@ -103,7 +103,7 @@ class MetadataProjection:
         self.calls += event.type == "tool_call"
         if event.type == "user_message":
             content = data["content"]
-            self.title = self.title or (None if content.strip() == EXIT else title_of(content))
+            self.title = self.title or (None if content.strip() == EXIT else title_of_message(content))
         elif event.type == "status_update":
             self.status = ConversationStatus(data["status"])
             self.model = data.get("model", self.model)
@@ -209,6 +209,6 @@ def keep_metadata(store: ConversationStore, metadata: ConversationMetadata) -> N
         _log.warning("The metadata of conversation %r could not be saved.", metadata.conversation_id, exc_info=True)
 
 
-def title_of(text: str) -> str | None:
+def title_of_message(text: str) -> str | None:
     """Return the first characters of a message on one line; None if none is visible."""
     return " ".join(encodable(text[: 4 * _TITLE_CHARS]).split())[:_TITLE_CHARS] or None

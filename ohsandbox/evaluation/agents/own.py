@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
-from ohsandbox.conversation.config import keys_of, limits_of
+from ohsandbox.conversation.config import keys_of, run_limits_of
 from ohsandbox.conversation.environment.shared_runtime import SharedRuntime
 from ohsandbox.conversation.run.limits import check_price
 from ohsandbox.errors import LimitReachedError, LogWriteError, ModelError, SandboxUnavailable, UsageError
@@ -67,7 +67,7 @@ class OhsandboxAgent(EvaluatedAgent):
         self._extensions, self._tool_choice = tuple(extensions), tool_choice
         self._config = self._settings.llm_config()
         self._open_shared()
-        check_price(limits_of(self._settings), self._model)
+        check_price(run_limits_of(self._settings), self._model)
         keys = keys_of(self._model)
         self.secrets = self.secrets.hiding(keys, never=keys.values())
 
@@ -99,7 +99,7 @@ class OhsandboxAgent(EvaluatedAgent):
         return {
             **settings,
             "tools": list(self._settings.tools.names()),
-            "limits": limits_of(self._settings).model_dump(exclude_none=True),
+            "limits": run_limits_of(self._settings).model_dump(exclude_none=True),
             **(servers if servers["mcp_servers"] else {}),
             **(extensions if self._extensions else {}),
             **super().settings,

@@ -10,7 +10,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents.base import AgentReport, EvaluatedAgent, program_report
 from ohsandbox.evaluation.formats.inputs import read_lines
 from ohsandbox.evaluation.formats.problems import InvalidTask
-from ohsandbox.evaluation.patches import NO_PROGRAM, NOT_APPLIED, apply_script, complete
+from ohsandbox.evaluation.patches import NO_PROGRAM, NOT_APPLIED, apply_script, with_final_newline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +84,7 @@ class PredictionsAgent(EvaluatedAgent):
             return AgentReport(notes=(f"no prediction in {self._path.name}",))
         if not (patch := self._patch(prediction)):
             return AgentReport(model=prediction.model, notes=("the prediction's patch is empty",))
-        runtime.write_bytes(_PATCH, complete(patch).encode(), user="root", mode=0o644)
+        runtime.write_bytes(_PATCH, with_final_newline(patch).encode(), user="root", mode=0o644)
         ended = self.run_logged(
             runtime, assignment, apply_script(_PATCH), "apply.txt", user=assignment.step.agent.user,
             timeout_s=assignment.timeout_s,

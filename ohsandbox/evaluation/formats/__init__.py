@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.evaluation.formats import harbor, inline, swe_bench, terminal_bench
-from ohsandbox.evaluation.formats.inputs import parse_yaml, read_lines, read_text
+from ohsandbox.evaluation.formats.inputs import parse_task_yaml, read_lines, read_text
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
 from ohsandbox.evaluation.task import Task  # noqa: TC001 - NamedTuple's annotation
 
@@ -145,7 +145,7 @@ class _Loader:
                 self._read(path, partial(inline.read_item, line.value, path, line.line_of))
 
     def _items(self, path: Path) -> None:
-        read = parse_yaml(read_text(path, path.resolve().parent, missing="", limit_bytes=MAX_LIST_BYTES), path)
+        read = parse_task_yaml(read_text(path, path.resolve().parent, missing="", limit_bytes=MAX_LIST_BYTES), path)
         if not isinstance(read.value, list):
             raise InvalidTask([Problem(path, 1, "expected a list of tasks, each beginning with '- id: NAME'")])
         for number, item in enumerate(read.value):

@@ -7,7 +7,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.evaluation.formats.inputs import parse_yaml, read_text
+from ohsandbox.evaluation.formats.inputs import parse_task_yaml, read_text
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
 from ohsandbox.evaluation.task import Files
 
@@ -69,7 +69,7 @@ def collapse(path: Path, root: Path, *, known: Mapping[str, str], ignored_volume
     Raises:
         InvalidTask: it is not a Compose file, or asks for a variable that is not set.
     """
-    read = parse_yaml(read_text(path, root, missing="the Compose file"), path)
+    read = parse_task_yaml(read_text(path, root, missing="the Compose file"), path)
     services = read.value.get("services") if isinstance(read.value, dict) else None
     if (
         not isinstance(services, dict)

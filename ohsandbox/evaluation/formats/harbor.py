@@ -33,7 +33,7 @@ from ohsandbox.evaluation.formats.inputs import (
     read_text,
 )
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem, problems_of, toml_line, unusable_texts
-from ohsandbox.evaluation.formats.project import LOGS, main_environment, resolve
+from ohsandbox.evaluation.formats.project import LOGS, main_environment, resolve_project
 from ohsandbox.evaluation.task import (
     AgentPhase,
     Artifact,
@@ -355,7 +355,7 @@ class _HarborReader:
             base: dict[str, Any] = (
                 {"build": {"context": str(directory)}} if (directory / "Dockerfile").is_file() else {}
             )
-            project = resolve(
+            project = resolve_project(
                 file, self.directory, main=_MAIN, known=_PROJECT_VARIABLES, base={"image": image} if image else base,
                 hidden=[path for name in ("tests", "solution") for path in self.directory.glob(f"**/{name}")],
             )  # fmt: skip

@@ -58,7 +58,7 @@ def read_text(path: Path, root: Path, *, missing: str, limit_bytes: int = MAX_TE
     return text
 
 
-def parse_yaml(text: str, file: Path) -> YamlFile:
+def parse_task_yaml(text: str, file: Path) -> YamlFile:
     """Parse a file's text.
 
     Raises:
@@ -109,7 +109,7 @@ def read_lines(path: Path, *, limit_bytes: int = MAX_LINE_BYTES) -> Iterator[Jso
 
 def _parsed(data: bytes, path: Path, number: int, offset: int) -> JsonLine:
     try:
-        value = strict_json.parse(data)
+        value = strict_json.parse_json(data)
     except ValueError as error:
         return JsonLine(number, offset, {}, Problem(path, number, f"not JSON: {error}"))
     if not isinstance(value, dict):

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import UsageError
-from ohsandbox.evaluation.compose_client import call
-from ohsandbox.evaluation.formats.inputs import parse_yaml, read_text
+from ohsandbox.evaluation.compose_client import docker_compose
+from ohsandbox.evaluation.formats.inputs import parse_task_yaml, read_text
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
 from ohsandbox.evaluation.task import ComposeProject, TaskEnvironment
 from ohsandbox.strict_yaml import amount
@@ -52,7 +52,7 @@ _BUILD_KEYS = frozenset({"context", "dockerfile", "args", "target", "tags", "lab
 _UNSET = re.compile(r'The \\?"([^"\\]+)\\?" variable is not set')
 
 
-def resolve(
+def resolve_project(
     path: Path, root: Path, *, main: str, known: Mapping[str, str], base: Mapping[str, Any], hidden: Collection[Path]
 ) -> ComposeProject:
     """Read a Compose file of the task in root.
@@ -63,7 +63,7 @@ def resolve(
     Raises:
         InvalidTask: Compose is not here or refuses the file, or it asks for what is not allowed, with all that.
     """
-    read = parse_yaml(read_text(path, root, missing="the Compose file"), path)
+    read = parse_task_yaml(read_text(path, root, missing="the Compose file"), path)
     checker = _Checker(read, path, root, main, hidden)
     checker.check_sources()
     checker.stop_at_problems()
@@ -131,7 +131,7 @@ class _Checker:
                 "json",
             ]
             try:
-                result = call(arguments, env=known, limit_s=_RESOLVE_S)
+                result = docker_compose(arguments, env=known, limit_s=_RESOLVE_S)
             except UsageError as error:
                 raise InvalidTask([Problem(self._path, None, str(error))]) from None
         if result.exit_code != 0:

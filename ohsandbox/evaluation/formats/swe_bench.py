@@ -12,7 +12,7 @@ from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field, Validatio
 
 from ohsandbox.evaluation.formats.inputs import environment_problems
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem, Section, problems_of
-from ohsandbox.evaluation.patches import GIT, apply_script, changed_paths, complete
+from ohsandbox.evaluation.patches import GIT, apply_script, changed_paths, with_final_newline
 from ohsandbox.evaluation.task import AgentPhase, Files, Solution, Step, Task, TaskEnvironment, Verifier
 from ohsandbox.evaluation.verifier import SETUP_FAILED
 
@@ -116,11 +116,11 @@ def _task(instance: _SweBenchInstance, file: Path) -> Task:
     if instance.patch:
         solution = Solution(
             command=apply_script(f"{SOLUTION_DIR}/gold.patch"),
-            files=(Files(target=SOLUTION_DIR, texts={"gold.patch": complete(instance.patch)}),),
+            files=(Files(target=SOLUTION_DIR, texts={"gold.patch": with_final_newline(instance.patch)}),),
         )
     texts = {"eval.sh": instance.eval_script or _eval_script(instance)}
     if instance.test_patch:
-        texts["test.patch"] = complete(instance.test_patch)
+        texts["test.patch"] = with_final_newline(instance.test_patch)
     step = Step(
         instruction=instance.problem_statement,
         agent=AgentPhase(timeout_s=instance.timeout),

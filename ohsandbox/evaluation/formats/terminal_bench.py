@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, ValidationError
 
 from ohsandbox.evaluation.formats import compose
-from ohsandbox.evaluation.formats.inputs import environment_problems, look_at_tree, parse_yaml, read_text
+from ohsandbox.evaluation.formats.inputs import environment_problems, look_at_tree, parse_task_yaml, read_text
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem, Section, problems_of
-from ohsandbox.evaluation.formats.project import LOGS, main_environment, resolve
+from ohsandbox.evaluation.formats.project import LOGS, main_environment, resolve_project
 from ohsandbox.evaluation.task import AgentPhase, Files, Solution, Step, Task, TaskEnvironment, Verifier
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class _TerminalBenchReader:
             raise InvalidTask(problems_of(error, _TerminalBenchFile, self.file, read.line)) from None
 
     def _yaml(self, path: Path, missing: str) -> YamlFile:
-        return parse_yaml(read_text(path, self.directory, missing=missing), path)
+        return parse_task_yaml(read_text(path, self.directory, missing=missing), path)
 
     def _text(self, name: str, missing: str) -> str:
         try:
@@ -185,7 +185,7 @@ class _TerminalBenchReader:
         """Read a project of several services, of which `client` is the sandbox."""
         names = ("tests", RUN_TESTS, "solution.sh", "solution.yaml")
         try:
-            project = resolve(
+            project = resolve_project(
                 file, self.directory, main="client", known=_PROJECT_VARIABLES, base={},
                 hidden=[self.directory / name for name in names],
             )  # fmt: skip

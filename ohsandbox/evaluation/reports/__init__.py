@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.evaluation.reports.html import HTML_NAME, html
 from ohsandbox.evaluation.reports.junit import JUNIT_NAME, junit_xml
-from ohsandbox.evaluation.reports.markdown import MARKDOWN_NAME, markdown
+from ohsandbox.evaluation.reports.markdown import MARKDOWN_NAME, markdown_report
 from ohsandbox.evaluation.reports.report import REPORT_NAME, load_report, read_results
 from ohsandbox.private_files import write_atomically
 
@@ -29,7 +29,7 @@ def write_reports(source: ReportSource, directory: Path) -> None:
     for name, text in (
         (REPORT_NAME, report.model_dump_json(indent=2, exclude_none=True) + "\n"),
         (JUNIT_NAME, junit_xml(source)),
-        (MARKDOWN_NAME, markdown(report)),
+        (MARKDOWN_NAME, markdown_report(report)),
         (HTML_NAME, html(source)),
     ):
         data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 from ohsandbox.errors import UsageError
-from ohsandbox.evaluation.reports.html import render
+from ohsandbox.evaluation.reports.html import render_page
 from ohsandbox.evaluation.reports.report import PassRate, ReportPart
 from ohsandbox.evaluation.statistics import CONFIDENCE, mean_difference, paired_test
 
@@ -102,7 +102,7 @@ class Comparison(ReportPart):
         return self.effect.value < 0 and self.effect.p_worse <= alpha
 
 
-def compare(a: Report, b: Report, *, names: tuple[str, str] = ("A", "B")) -> Comparison:
+def compare_reports(a: Report, b: Report, *, names: tuple[str, str] = ("A", "B")) -> Comparison:
     """Compare two reports task by task.
 
     Raises:
@@ -126,7 +126,7 @@ def compare(a: Report, b: Report, *, names: tuple[str, str] = ("A", "B")) -> Com
         a=_run(a, names[0]),
         b=_run(b, names[1]),
         compared_tasks=len(pairs),
-        effect=_effect(pairs),
+        effect=_estimated_effect(pairs),
         changes=_counted(tasks),
         seconds_per_task=_quantity([(first.seconds, two.seconds) for first, two in pairs]),
         cost_usd_per_task=_quantity([(first.cost_usd, two.cost_usd) for first, two in pairs]),
@@ -137,7 +137,7 @@ def compare(a: Report, b: Report, *, names: tuple[str, str] = ("A", "B")) -> Com
 
 def comparison_html(comparison: Comparison) -> str:
     """Return the comparison as a self-contained page, as `html` does for one run."""
-    return render(
+    return render_page(
         "comparison.html", comparison=comparison, order={name: position for position, name in enumerate(_CHANGES)}
     )
 
@@ -169,7 +169,7 @@ def _change(a: TaskReport | None, b: TaskReport | None) -> Change:
     return "mixed" if 0 < rate_now < 1 else "passing" if rate_now else "failing"
 
 
-def _effect(pairs: Sequence[tuple[TaskReport, TaskReport]]) -> Effect:
+def _estimated_effect(pairs: Sequence[tuple[TaskReport, TaskReport]]) -> Effect:
     differences = [Fraction(b.passed, b.counted) - Fraction(a.passed, a.counted) for a, b in pairs]
     test, estimate = paired_test(differences), mean_difference(differences)
     assert estimate is not None, "there are pairs"  # noqa: S101

@@ -32,12 +32,12 @@ def name(text: str) -> str:
     return _cut(on_one_line(visible(text)), MAX_NAME_CHARS)
 
 
-def message(text: str) -> str:
+def message_line(text: str) -> str:
     """Return prose on one line."""
     return _cut(" ".join(visible(text).split()), MAX_MESSAGE_CHARS)
 
 
-def printed(text: str) -> str:
+def terminal_text(text: str) -> str:
     """Return a program's output as its terminal would show it; all of its characters are legal in XML 1.0."""
     return _ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", sanitize_for_terminal(text))
 
@@ -58,7 +58,7 @@ def tail_limit(report: Report) -> int:
 
 
 def output_tail(directory: Path | None, *, of_agent: bool = False, limit_bytes: int = TAIL_BYTES) -> str:
-    """The end of what the verifiers of a trial printed, one after the other, as `printed` shows it; "" without any.
+    """The end of what the verifiers of a trial printed, one after the other, as `terminal_text` shows it; or "".
 
     Args:
         directory: of the trial; None where it is not here.
@@ -87,7 +87,7 @@ def _tail(path: Path, limit_bytes: int) -> str:
         file.seek(max(0, size - limit_bytes))
         data = file.read(limit_bytes)
     left_out = f"[... {size - len(data)} bytes before this ...]\n" if size > len(data) else ""
-    return left_out + printed(data.decode(errors="replace"))
+    return left_out + terminal_text(data.decode(errors="replace"))
 
 
 def _cut(line: str, limit_chars: int) -> str:

@@ -92,7 +92,7 @@ def html(source: ReportSource) -> str:
         _chart("Time per task", report.tasks, lambda task: task.seconds, numbers.seconds),
         _chart("Cost per task", report.tasks, lambda task: task.cost_usd, numbers.dollars),
     ]
-    return render(
+    return render_page(
         "report.html",
         report=report,
         totals=report.totals,
@@ -102,7 +102,7 @@ def html(source: ReportSource) -> str:
     )
 
 
-def render(template: str, **values: Any) -> str:
+def render_page(template: str, **values: Any) -> str:
     """Return a page rendered from one of our templates, in which all values are escaped."""
     return _environment().get_template(template).render(values)
 
@@ -130,7 +130,7 @@ def _row(result: TrialResult, source: ReportSource, limit_bytes: int) -> _TrialR
         attempt=result.attempt,
         seconds=result.seconds,
         cost_usd=result.cost_usd,
-        why=foreign_text.message(foreign_text.reason(result)),
+        why=foreign_text.message_line(foreign_text.reason(result)),
         phases=list(_phases(result)),
         facts=list(_facts(result)),
         conversations=_conversations(files),
@@ -145,7 +145,9 @@ def _conversations(directory: Path | None) -> list[str]:
     directories = sorted(
         [*directory.glob(f"agent/{CONVERSATION_NAME}"), *directory.glob(f"steps/*/agent/{CONVERSATION_NAME}")]
     )
-    return [f"ohsandbox view --dir {foreign_text.message(shlex.quote(os.path.relpath(path)))}" for path in directories]
+    return [
+        f"ohsandbox view --dir {foreign_text.message_line(shlex.quote(os.path.relpath(path)))}" for path in directories
+    ]
 
 
 def _phases(result: TrialResult) -> Iterator[_PhaseBar]:
@@ -181,7 +183,7 @@ def _facts(result: TrialResult) -> Iterator[str]:
         yield "repeat of a task that failed; counts in no rate"
     if result.infrastructure_tries > 1:
         yield f"{result.infrastructure_tries} tries"
-    yield from map(foreign_text.message, result.notes)
+    yield from map(foreign_text.message_line, result.notes)
 
 
 def _use(result: TrialResult) -> Iterator[str]:

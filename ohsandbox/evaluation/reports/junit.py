@@ -99,7 +99,7 @@ class _Cases:
             return
         fault = result.fault
         kind = result.outcome if fault is None else f"{result.outcome}.{fault.kind}"
-        message = foreign_text.message(foreign_text.reason(result))
+        message = foreign_text.message_line(foreign_text.reason(result))
         tag = "failure" if result.outcome in _FAILURES else "error"
         ET.SubElement(case, tag, {"message": message, "type": foreign_text.name(kind)}).text = message
         if tail:

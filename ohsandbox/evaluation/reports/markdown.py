@@ -27,7 +27,7 @@ _MAX_FLAKY = 20
 _INERT = str.maketrans({"`": "\N{MODIFIER LETTER GRAVE ACCENT}", "|": "\N{BROKEN BAR}", "\n": " "})
 
 
-def markdown(report: Report) -> str:
+def markdown_report(report: Report) -> str:
     """Return the page: the numbers, then a row for each trial that did not pass, as many as fit into `MAX_BYTES`."""
     head = "\n".join(_head(report))
     rows = [_row(result) for result in report.trials if result.outcome != "pass" and not result.is_repeat]
@@ -85,7 +85,7 @@ def _fitting(rows: Iterable[str], room_bytes: int) -> str:
 
 
 def _code(text: str, *, limit_chars: int = foreign_text.MAX_NAME_CHARS) -> str:
-    inert = foreign_text.message(text).translate(_INERT)
+    inert = foreign_text.message_line(text).translate(_INERT)
     shortened = inert if len(inert) <= limit_chars else f"{inert[: limit_chars - 1]}…"
     return f"`{shortened or ' '}`"
 

@@ -144,7 +144,7 @@ def parsed_request(head: bytes, connection: h11.Connection) -> h11.Request:
     return request
 
 
-def target_of(request: h11.Request, *, inside: Target | None = None) -> Target:
+def request_target(request: h11.Request, *, inside: Target | None = None) -> Target:
     """Return the destination of a request, which its Host header must match.
 
     Args:

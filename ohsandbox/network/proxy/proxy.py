@@ -25,7 +25,7 @@ from ohsandbox.network.proxy.client_hello import (
     read_client_hello,
     read_server_answer,
 )
-from ohsandbox.network.proxy.http_head import HeadError, RequestReader, Target, parsed_request, target_of
+from ohsandbox.network.proxy.http_head import HeadError, RequestReader, Target, parsed_request, request_target
 from ohsandbox.network.proxy.plain_http import PlainHTTP
 from ohsandbox.network.proxy.refusal import ProxyRefusal, upstream_refusal
 from ohsandbox.network.proxy.relay import CHUNK_BYTES, Link, finish_writing
@@ -135,7 +135,7 @@ class Proxy:
         is_full = self._served >= self._budgets.connections
         try:
             self._links.add(link)
-            self._begin_sweeping()
+            self._schedule_sweep()
             if is_full:
                 await self._refuse_for_room(link)
                 return
@@ -205,7 +205,7 @@ class Proxy:
             self._record(link, refusal)
             link.end()
 
-    def _begin_sweeping(self) -> None:
+    def _schedule_sweep(self) -> None:
         if self._sweeping is None and self._loop is not None:
             self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)
 
@@ -215,7 +215,7 @@ class Proxy:
         for link in tuple(self._links):
             link.end_if_overdue()
         if self._links:
-            self._begin_sweeping()
+            self._schedule_sweep()
 
     def _on_policy_change(self) -> None:
         """Check the connections again after a change of the policy; called in any thread."""
@@ -224,11 +224,11 @@ class Proxy:
                 self._loop.call_soon_threadsafe(self._recheck)
 
     def _recheck(self) -> None:
-        task = asyncio.ensure_future(self._end_what_is_no_longer_allowed())
+        task = asyncio.ensure_future(self._close_disallowed())
         self._rechecks.add(task)
         task.add_done_callback(self._rechecks.discard)
 
-    async def _end_what_is_no_longer_allowed(self) -> None:
+    async def _close_disallowed(self) -> None:
         for link in tuple(self._links):
             if not link.decided:
                 continue
@@ -256,7 +256,7 @@ class Proxy:
             server = h11.Connection(h11.SERVER, max_incomplete_event_size=2 * self._budgets.head_bytes)
             request = parsed_request(head, server)
             link.method = request.method.decode("ascii")
-            target = target_of(request, inside=inside)
+            target = request_target(request, inside=inside)
             link.host, link.port = target.host, target.port
             if request.method == b"CONNECT":
                 if not is_first or inside is not None or incoming.pending:
@@ -345,7 +345,7 @@ class Proxy:
             streams = await self._connected(link, self._dialer.open(link.host, link.port, private=verdict.private))
             link.lead_to(streams[1])
             await self._establish(link, "tls" if link.port == HTTPS_PORT else "other")
-            await self._carry(link, verdict, streams)
+            await self._check_and_relay(link, verdict, streams)
 
     def _has_credential(self, host: str, port: int) -> bool:
         return self._interceptor is not None and self._interceptor.wants(host, port)
@@ -369,7 +369,7 @@ class Proxy:
             writer.meter = lambda size: link.count(sent=size)
         return reader, writer
 
-    async def _carry(self, link: Link, verdict: NetworkVerdict, streams: Streams) -> None:
+    async def _check_and_relay(self, link: Link, verdict: NetworkVerdict, streams: Streams) -> None:
         """Check the first bytes, then carry all bytes."""
         reader, writer = streams
         first, early = b"", b""

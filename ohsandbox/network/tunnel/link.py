@@ -210,7 +210,7 @@ class TunnelLink:
             try:
                 data = data[self._channel.write_some(data) :]
             except (OSError, SandboxUnavailable) as error:
-                self.end(_ended(error))
+                self.end(_connection_error(error))
                 return
         if not data:
             return
@@ -229,7 +229,7 @@ class TunnelLink:
             try:
                 self._channel.write(data)
             except (OSError, SandboxUnavailable) as error:
-                self._soon(self.end, _ended(error))
+                self._call_soon(self.end, _connection_error(error))
                 return
             self._written += len(data)
 
@@ -246,10 +246,10 @@ class TunnelLink:
         try:
             chunks = self._channel.read(0)
         except (OSError, SandboxUnavailable) as error:
-            self.end(_ended(error))
+            self.end(_connection_error(error))
             return
         if chunks is not None:
-            self._arrived(chunks)
+            self._on_chunks(chunks)
         if self.ended is None:
             self._watch()
 
@@ -259,17 +259,17 @@ class TunnelLink:
             try:
                 chunks = self._channel.read() or []
             except (OSError, SandboxUnavailable) as error:
-                self._soon(self.end, _ended(error))
+                self._call_soon(self.end, _connection_error(error))
                 return
-            self._soon(self._arrived, chunks)
+            self._call_soon(self._on_chunks, chunks)
             if not chunks:
                 return
 
-    def _soon(self, function: Callable[..., object], *arguments: object) -> None:
+    def _call_soon(self, function: Callable[..., object], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing awaits it
             self._loop.call_soon_threadsafe(function, *arguments)
 
-    def _arrived(self, chunks: Sequence[tuple[int, bytes]]) -> None:
+    def _on_chunks(self, chunks: Sequence[tuple[int, bytes]]) -> None:
         if not chunks:
             self.end(SandboxUnavailable("The connector in the sandbox ended."))
         for stream, data in chunks:
@@ -293,7 +293,7 @@ class TunnelLink:
             self._channel.close()
 
 
-def _ended(error: Exception) -> SandboxUnavailable:
+def _connection_error(error: Exception) -> SandboxUnavailable:
     if isinstance(error, SandboxUnavailable):
         return error
     return SandboxUnavailable(f"The connector in the sandbox ended: {error}")

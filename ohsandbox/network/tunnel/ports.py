@@ -17,7 +17,7 @@ import anyio.to_thread
 
 from ohsandbox.arguments import wrong
 from ohsandbox.errors import OhsandboxError, UsageError
-from ohsandbox.network.loop import run
+from ohsandbox.network.loop import run_in_loop
 from ohsandbox.network.tunnel.tunnel import Tunnel
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Ports:
         _check_port("port", port)
         exposed = _Exposed(self, port)
         try:
-            run(self.tunnel.answer(port, exposed.serve))
+            run_in_loop(self.tunnel.answer(port, exposed.serve))
         except OSError as error:
             raise _sandbox_port_error(port, error) from None
         self._open.add(exposed)
@@ -190,13 +190,13 @@ class Ports:
             self._end(opened)
         tunnel, self._tunnel = self._tunnel, None
         if tunnel is not None:
-            run(tunnel.close())
+            run_in_loop(tunnel.close())
 
     def _listen(self, port: int, host_port: int, connect: Connect) -> Forward:
         self._leave_those_of_parent()
         listener = _Listener(self, port, connect)
         try:
-            number = run(listener.start(host_port))
+            number = run_in_loop(listener.start(host_port))
         except OSError as error:
             raise _host_port_error(host_port, error) from None
         self._open.add(listener)
@@ -213,7 +213,7 @@ class Ports:
     def _end(self, opened: _Listener | _Exposed) -> None:
         if opened in self._open:
             self._open.discard(opened)
-            run(opened.close())
+            run_in_loop(opened.close())
 
     def report(self, connection: PortConnection) -> None:
         """Report a connection's end to on_connection."""
@@ -224,7 +224,7 @@ class Ports:
                 log.exception("a listener of connections failed")
 
 
-class _Carrier:
+class _Forwarder:
     """Carries connections between the sandbox and this machine."""
 
     protocol: Literal["forward", "host port"]
@@ -262,7 +262,7 @@ class _Carrier:
             task.cancel()
 
 
-class _Listener(_Carrier):
+class _Listener(_Forwarder):
     """A socket of this machine whose connections lead into the sandbox."""
 
     protocol = "forward"
@@ -305,7 +305,7 @@ class _Listener(_Carrier):
         await super().close()
 
 
-class _Exposed(_Carrier):
+class _Exposed(_Forwarder):
     """A port of the sandbox whose connections lead to the same port of this machine."""
 
     protocol = "host port"

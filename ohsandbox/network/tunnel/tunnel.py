@@ -36,8 +36,8 @@ _LAST_BYTES_S = 30.0
 class Tunnel:
     """Connections of one sandbox. The connector starts at first use, and is restarted if it dies while it listens.
 
-    Its coroutines run in the network's event loop (`loop.run`). Readers and writers are asyncio's; a slow one buffers a
-    limited number of bytes and does not delay others.
+    Its coroutines run in the network's event loop (`run_in_loop`). Readers and writers are asyncio's; a slow one holds
+    a limited number of bytes and does not delay others.
     """
 
     def __init__(self, open_channel: Callable[[], ByteChannel]) -> None:

@@ -20,7 +20,7 @@ from ohsandbox.errors import (
 )
 from ohsandbox.runtime.channel import KILLED, Channel, Stream
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors, start_error
-from ohsandbox.runtime.docker.engine.wire import Demultiplexer, Passthrough, swallowed, wrap
+from ohsandbox.runtime.docker.engine.wire import Demultiplexer, Passthrough, buffered_bytes, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -177,7 +177,7 @@ class DockerChannel(Channel):
         except OSError:
             pass  # the engine reset the connection; what it sent before states the reason
         # check the container's state first, since any process may have written this text
-        text = (greeting or swallowed(raw)[8:]).decode(errors="replace")
+        text = (greeting or buffered_bytes(raw)[8:]).decode(errors="replace")
         raise self._container.loss() or self._start_error(text)
 
     def _start_error(self, text: str) -> OhsandboxError:

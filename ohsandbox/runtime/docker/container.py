@@ -20,7 +20,7 @@ from ohsandbox.errors import (
     SandboxUnavailable,
 )
 from ohsandbox.runtime.docker.config.container_config import create_payload, podman_payload
-from ohsandbox.runtime.docker.engine.error_mapping import engine_errors, one_line
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors, printable_line
 from ohsandbox.runtime.docker.engine.own_container import as_we_name, for_engine
 from ohsandbox.runtime.docker.network import open_network
 
@@ -306,9 +306,9 @@ class Container:
         self.note_start()
         return f"The sandbox {reason} and was started again: files are kept; processes, variables and /run are lost."
 
-    def remove(self) -> None:
+    def force_remove(self) -> None:
         """Remove the container with its anonymous volumes; one that no longer exists is not an error."""
-        remove(self.engine, self.id)
+        force_remove(self.engine, self.id)
 
 
 _RLIMIT_REFUSED = "error setting rlimit type 7"
@@ -350,7 +350,7 @@ def _create_once(engine: Engine, config: ContainerConfig, egress: EgressRules, i
         # after Ctrl-C or SIGTERM the engine may have created it; the name was free, so it is ours
         if made or not isinstance(error, OhsandboxError):
             with contextlib.suppress(OhsandboxError):
-                remove(engine, str(made.get("Id") or config.name))
+                force_remove(engine, str(made.get("Id") or config.name))
         raise
     return container
 
@@ -360,13 +360,13 @@ def _heed(warnings: Sequence[str], config: ContainerConfig) -> None:
     for warning in warnings:
         if "discarded" in warning and config.limits.enforced:
             raise SandboxUnavailable(
-                f"Sandbox {config.name!r} is not as strict as asked: the engine warns: {one_line(warning)}.",
+                f"Sandbox {config.name!r} is not as strict as asked: the engine warns: {printable_line(warning)}.",
                 remedy="Run `ohsandbox doctor`, or accept it with SandboxLimits(enforced=False).",
             )
-        log.warning("sandbox %s: the engine warns: %s", config.name, one_line(warning))
+        log.warning("sandbox %s: the engine warns: %s", config.name, printable_line(warning))
 
 
-def remove(engine: Engine, container: str) -> None:
+def force_remove(engine: Engine, container: str) -> None:
     """Run `docker rm -f -v`; a container that is gone, or being removed, is not an error."""
     try:
         with engine_errors(f"removing container {container[:12]!r}"):
@@ -393,7 +393,7 @@ def how_it_ended(state: dict[str, Any]) -> str:
     return f"ended with exit code {code}" + (f": {error[:200]}" if error else "")
 
 
-def ended_at_once(container: Container, platform: str) -> SandboxUnavailable | None:
+def start_failure(container: Container, platform: str) -> SandboxUnavailable | None:
     """Return the error for a container that ended because its image's first process could not start; else None."""
     try:
         state = container.inspect()["State"]

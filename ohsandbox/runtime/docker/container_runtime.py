@@ -13,7 +13,7 @@ from ohsandbox.runtime.docker import provision
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.config import selfcheck
 from ohsandbox.runtime.docker.config.container_config import CONNECTOR_UID, PRIVATE_DIR
-from ohsandbox.runtime.docker.container import ended_at_once
+from ohsandbox.runtime.docker.container import start_failure
 from ohsandbox.runtime.docker.engine.connection import connect
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class ContainerRuntime(Runtime):
         """Whether the container runs and has not been restarted."""
         return self._sandbox is not None and self._sandbox.container.loss() is None
 
-    def _the_sandbox(self) -> Sandbox:
+    def _require_sandbox(self) -> Sandbox:
         if (ours := self._sandbox) is None:
             raise _closed()
         return ours
@@ -147,7 +147,7 @@ class ContainerRuntime(Runtime):
 
     def _restore(self, checkpoint: str) -> None:
         with self._life:
-            before = self._the_sandbox()
+            before = self._require_sandbox()
             if before.config is not None:
                 self._monitors.stop()
             try:
@@ -196,7 +196,7 @@ class ContainerRuntime(Runtime):
         """See `Runtime.hand_over`: the lease names the new conversation; the container's label keeps the first."""
         super().hand_over(conversation)
         with self._life:
-            ours = self._the_sandbox()
+            ours = self._require_sandbox()
             if ours.lease is not None:
                 ours.lease.rewrite(conversation=conversation)
             self._options = self._options.model_copy(update={"conversation": conversation})
@@ -244,13 +244,13 @@ class ContainerRuntime(Runtime):
 
     def _open(self, request: ProcessRequest) -> DockerChannel:
         try:
-            opened = self._the_sandbox().open(request)
+            opened = self._require_sandbox().open(request)
         except UnknownUserError as error:
             if request.user is not None or not self._generation:
                 raise
             # the sandbox's own user existed before the restart: its files are not mounted (`with_recovery`)
             raise SandboxUnavailable(f"The process could not start: {error}") from error
-        config = self._the_sandbox().config
+        config = self._require_sandbox().config
         forgets_rules = config is not None and config.network == "open" and not config.network_owner
         # a container started from outside gets its interface without rules; this process has run nothing yet
         if forgets_rules and (loss := self._loss()) is not None:
@@ -259,13 +259,13 @@ class ContainerRuntime(Runtime):
         return opened
 
     def _open_checked(self, request: ProcessRequest) -> DockerChannel:
-        target, self._unchecked = self._the_sandbox(), False
+        target, self._unchecked = self._require_sandbox(), False
         try:
             channel = self._open(request)
         except BaseException as error:
             self._unchecked = True
             ended = isinstance(error, SandboxUnavailable) and self._loss_soon() is not None
-            if ended and target.facts and (fault := ended_at_once(target.container, target.facts.platform)):
+            if ended and target.facts and (fault := start_failure(target.container, target.facts.platform)):
                 raise fault from None
             raise
         if target.config is not None:
@@ -277,7 +277,7 @@ class ContainerRuntime(Runtime):
         """Check the sandbox by its first process's facts; after a refusal, the next attempt checks it again."""
         try:
             selfcheck.refuse_weaker(channel.facts, made, found)
-            self._monitors.begin(self._the_sandbox(), channel.facts, keep=self._options.keep)
+            self._monitors.begin(self._require_sandbox(), channel.facts, keep=self._options.keep)
         except BaseException:
             channel.close()
             self._unchecked = True
@@ -356,7 +356,7 @@ class ContainerRuntime(Runtime):
 
     def end_processes(self) -> None:
         """Kill all processes of the sandbox but PID 1 and one shell of ours; its services are killed and restarted."""
-        target = self._the_sandbox()
+        target = self._require_sandbox()
         if target.pod is not None:
             target.pod.kill()
         if not self._ends_all_from_inside(target):
@@ -373,7 +373,7 @@ class ContainerRuntime(Runtime):
             return False
 
     def _worker_user(self, user: str | int | None) -> str | int | None:
-        return None if str(user) in _ROOT and self._the_sandbox().user in {"", *_ROOT} else user
+        return None if str(user) in _ROOT and self._require_sandbox().user in {"", *_ROOT} else user
 
     # --- recovery ---
 
@@ -384,7 +384,7 @@ class ContainerRuntime(Runtime):
         return self._sandbox.container.loss_soon() if self._sandbox else _closed()
 
     def _revive(self) -> str:
-        target = self._the_sandbox()
+        target = self._require_sandbox()
         notice = provision.revive(target)
         self._unchecked = target.config is not None
         if target.config is not None and target.config.hardening == "strict":
@@ -396,7 +396,7 @@ class ContainerRuntime(Runtime):
         if target.pod is None:
             return []
         self._monitors.stop()
-        return target.pod.bring_back(listening=target.listening_ports)
+        return target.pod.restart_ended(listening=target.listening_ports)
 
     def _restart(self) -> str:
         if self._options.attach:
@@ -404,7 +404,7 @@ class ContainerRuntime(Runtime):
                 f"Container {self.name!r} cannot start a process any more, and it is not ours to restart.",
                 remedy=f"Run `docker restart {self.name}`.",
             )
-        self._the_sandbox().container.kill()
+        self._require_sandbox().container.kill()
         self._revive()
         return (
             "The sandbox could start no process any more and was restarted: files are kept; processes, variables and "

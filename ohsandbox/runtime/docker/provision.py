@@ -25,7 +25,7 @@ from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.checkpoints.checkpoint_images import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.config.container_config import MAPPED_HOME, PRIVATE_DIR
 from ohsandbox.runtime.docker.config.options import CA_FILE_VARIABLES, CA_PATH
-from ohsandbox.runtime.docker.config.resolve import resolve
+from ohsandbox.runtime.docker.config.resolve import resolve_config
 from ohsandbox.runtime.docker.container import EgressRules
 from ohsandbox.runtime.docker.images import engine_images
 from ohsandbox.runtime.docker.mounts import bind_mounts, caches, guard_mounts
@@ -153,7 +153,7 @@ def create(
         made = made._replace(setup=None if setup is None else setup.begun())
     except BaseException:
         if container is not None:
-            container.remove()
+            container.force_remove()
         network.undo()
         held.release()
         release_workspace(engine, options, gone=True)
@@ -222,7 +222,7 @@ def _config(
     if options.conversation:
         labels[CONVERSATION_LABEL] = options.conversation
     name = held.record.container
-    config = resolve(options, facts, engine, name=name, labels=labels, binds=binds_now(options))
+    config = resolve_config(options, facts, engine, name=name, labels=labels, binds=binds_now(options))
     return caches.attach(engine, options, config.model_copy(update={"network_owner": network_owner}))
 
 
@@ -364,7 +364,7 @@ def look_at_binds(made: Sandbox, before: str = "", *arguments: str) -> None:
     if made.config is None or made.config.own_kernel:  # gVisor and Kata have their own mount table and inodes
         return
     for bind in binds:
-        guard_mounts.verify(bind.guard, mountinfo, target=bind.target, read_only=bind.read_only)
+        guard_mounts.verify_mounts(bind.guard, mountinfo, target=bind.target, read_only=bind.read_only)
     if made.container.engine.has_our_kernel():
         bind_mounts.verify_identity(binds, inodes)
 
@@ -390,7 +390,7 @@ def copy_in(made: Sandbox, source: Path, *, everything: bool) -> Sandbox:
 
     from ohsandbox.runtime.workspace import copy_selection  # noqa: PLC0415 - few sandboxes have a copy
 
-    chosen = copy_selection.select(source, everything=everything)
+    chosen = copy_selection.select_files(source, everything=everything)
     try:
         special = transfer.upload(open_plain, source, WORKSPACE, transfer.TransferLimits(), only=chosen.paths)
     except ToolError as error:
@@ -469,9 +469,9 @@ def dispose(gone: Sandbox, *, is_left: bool, networks: NetworkPool | None) -> No
     try:
         if not stays:
             if networks is None or gone.config is None:
-                gone.container.remove()
+                gone.container.force_remove()
             else:
-                networks.give_back(engine, gone.config.network_owner, gone.container.remove)
+                networks.give_back(engine, gone.config.network_owner, gone.container.force_remove)
             if held is not None:
                 _release_network(engine, held)
         elif not options.keep and options.writable:

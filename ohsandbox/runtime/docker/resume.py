@@ -11,7 +11,7 @@ from ohsandbox.runtime.docker import provision
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.config.container_config import ALL_GPUS, CAPABILITIES
 from ohsandbox.runtime.docker.config.options import BINDS_LABEL, LABELS_LABEL, workdir_of
-from ohsandbox.runtime.docker.config.resolve import resolve
+from ohsandbox.runtime.docker.config.resolve import resolve_config
 from ohsandbox.runtime.docker.container import Container, EgressRules, how_it_ended
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.engine.own_container import as_we_name
@@ -63,7 +63,7 @@ def resume(
     if held is None:
         raise SandboxUnavailable(f"Another process uses sandbox {name!r}. End it, or wait until it ends.")
     try:
-        adopted, notes = _adopt(engine, options, found, held)
+        adopted, notes = _resume_container(engine, options, found, held)
         _mount_anew(adopted)
         notes += adopted.end_processes()
         adopted, told = _with_services(adopted, options)
@@ -98,7 +98,7 @@ def _with_services(adopted: Sandbox, asked: DockerOptions) -> tuple[Sandbox, lis
     pod = Pod.find(adopted.container.engine, held.record, owner=config.network_owner)
     if gone := {*held.record.services} - pod.running.keys():
         notes.append(f"Service {', '.join(sorted(gone))} of sandbox {name} was removed from outside, with its files.")
-    notes += pod.bring_back(listening=adopted.listening_ports)
+    notes += pod.restart_ended(listening=adopted.listening_ports)
     real = adopted.options.model_copy(update={"services": tuple(one.service for one in pod.running.values())})
     return adopted._replace(pod=pod, options=real), notes
 
@@ -119,7 +119,9 @@ def _first_existing(engine: Engine, checkpoint_ids: Sequence[str]) -> str | None
     return None
 
 
-def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: Lease) -> tuple[Sandbox, list[str]]:
+def _resume_container(
+    engine: Engine, options: DockerOptions, found: dict[str, Any], held: Lease
+) -> tuple[Sandbox, list[str]]:
     """Make the container run; return it with notes on what was done and how it differs from the requested options."""
     egress = EgressRules(options.allow if options.network == "open" else ())
     container = Container(engine, str(found["Id"]), name=str(found["Name"]).lstrip("/"), egress=egress)
@@ -127,7 +129,7 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
     labels = dict(found["Config"].get("Labels") or {})
     with engine_errors("asking the engine for its OCI runtime"):
         default_runtime = "" if options.runtime else str(engine.api.info().get("DefaultRuntime") or "")
-    real = _as_made(options, found, labels, default_runtime)
+    real = _created_options(options, found, labels, default_runtime)
     if owner:
         is_open = open_network.is_open(engine, owner)
         real = real.model_copy(update={"network": "open" if is_open else _closed(options)})
@@ -139,7 +141,7 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
     image, platform = str(found["Image"]), f"{found.get('Platform', '?')}/?"
     facts = engine_images.inspect(engine, image) or engine_images.facts_of(found["Config"], image, platform)
     ours = {key: value for key, value in labels.items() if key == "ohsandbox" or key.startswith("ohsandbox.")}
-    config = resolve(real, facts, engine, name=container.name, labels=ours, binds=_binds_of(real, found))
+    config = resolve_config(real, facts, engine, name=container.name, labels=ours, binds=_binds_of(real, found))
     volume = caches.volume_of(found)
     config = config.model_copy(
         update={"workdir": workdir_of(found["Config"]), "network_owner": owner, "cache_volume": volume}
@@ -148,7 +150,7 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
     afresh = bool(real.writable) and not held.record.keep
     afresh |= bool(owner) and not open_network.is_running(engine, owner)
     afresh |= bool(owner) and real.network == "open" and found["HostConfig"].get("Runtime") not in _LIVE_NETWORK
-    notes = [*_awaken(container, found["State"], afresh=afresh), *_differences(options, real, container.name)]
+    notes = [*_ensure_running(container, found["State"], afresh=afresh), *_differences(options, real, container.name)]
     if _is_outdated(engine, options, found):
         notes.append(f"Image {options.image} is another one now; sandbox {container.name} stays on the one it had.")
     container.note_start()
@@ -160,7 +162,7 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
     return adopted, notes
 
 
-def _as_made(
+def _created_options(
     options: DockerOptions, found: dict[str, Any], labels: dict[str, str], default_runtime: str
 ) -> DockerOptions:
     """Return the options with the values that the container was created with."""
@@ -254,7 +256,7 @@ def _guard_of(found: dict[str, Any], outer: Mount) -> tuple[GuardMount, ...]:
     return tuple(nested)
 
 
-def _awaken(container: Container, state: dict[str, Any], *, afresh: bool) -> list[str]:
+def _ensure_running(container: Container, state: dict[str, Any], *, afresh: bool) -> list[str]:
     """Make the container run. afresh: kill its processes first, since its last owner's end may be stopping them."""
     notes = []
     if state.get("Paused"):

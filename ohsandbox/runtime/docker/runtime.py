@@ -278,7 +278,7 @@ class DockerRuntime(ContainerRuntime):
         """See `Runtime.checkpoint`; a bound workspace is not part of it."""
         if self._options.profile == "strict" and self._options.workspace is None:
             raise UsageError("profile='strict' keeps files in memory, and no checkpoint does. Bind a directory.")
-        conversation, ours = self._options.conversation, self._the_sandbox()
+        conversation, ours = self._options.conversation, self._require_sandbox()
         room = partial(disk.room_bytes, ours.container, self, self._options.limits.free_bytes)
         return checkpoint_images.commit_container(
             ours.container, label=label, conversation=conversation, owner=owner, room=room, pod=ours.pod
@@ -298,7 +298,7 @@ class DockerRuntime(ContainerRuntime):
         """
         from ohsandbox.runtime.docker.checkpoints import setups  # noqa: PLC0415 - few sandboxes have a setup
 
-        return setups.keep(self._the_sandbox(), setup_key, lambda owner: self.checkpoint("setup", owner=owner))
+        return setups.keep(self._require_sandbox(), setup_key, lambda owner: self.checkpoint("setup", owner=owner))
 
     def fork(
         self, checkpoint: str, *, conversation: str, workspace: Path | Mapping[str, Path] | None = None
@@ -337,7 +337,7 @@ class DockerRuntime(ContainerRuntime):
         """
         from ohsandbox.runtime.docker.monitoring import usage  # noqa: PLC0415 - only needed when somebody asks for the usage
 
-        return usage.parse(self.snippet(usage.READ).stdout)
+        return usage.parse_usage(self.snippet(usage.READ).stdout)
 
     # --- the network: see `ContainerNetwork` ---
 
@@ -410,7 +410,7 @@ class DockerRuntime(ContainerRuntime):
         listed = self._network.with_credential_hosts(allow) if network == "allowlist" else allow
         rules = options.checked_rules(network, listed or ())
         with self._life:
-            target, before = self._the_sandbox(), self._options.network
+            target, before = self._require_sandbox(), self._options.network
             led = target.exec_env
             if network == before == "allowlist":
                 self._network.replace(rules)
@@ -426,7 +426,7 @@ class DockerRuntime(ContainerRuntime):
             changed = self._options.model_copy(update={"network": network, "allow": rules})
             config = target.config.model_copy(update={"network": network}) if target.config else None
             self._use(target._replace(options=changed, config=config))
-        if (leads := self._the_sandbox().exec_env) != led:
+        if (leads := self._require_sandbox().exec_env) != led:
             self._lead_processes(self._network.variables_now(leads))
 
     aset_network = waited(set_network)

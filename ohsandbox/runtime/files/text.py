@@ -117,7 +117,7 @@ class Document:
         remarks = []
         if self.encoding != "utf-8":
             guess = ", a guess: pass `encoding` if it reads wrong" if self.guessed else ""
-            remarks.append(f"decoded as {_spoken(self.encoding)}{guess}")
+            remarks.append(f"decoded as {_encoding_label(self.encoding)}{guess}")
         elif not _is_clean(self.text):
             remarks.append("\ufffd stands for a byte that is not UTF-8")
         if self.bom:
@@ -138,7 +138,7 @@ class Document:
         stop = len(self.data) - len(tail)
         if stop < len(head) or not (self.data.startswith(head) and self.data.endswith(tail)):
             raise ToolError(
-                f"In {_spoken(self.encoding)} other bytes of the file would change with this edit; nothing was "
+                f"In {_encoding_label(self.encoding)} other bytes of the file would change with this edit; nothing was "
                 f"changed. Edit it with execute_bash, or convert it first: iconv -f {self.encoding} -t UTF-8."
             )
         return Splice(len(head), self.data[len(head) : stop], added)
@@ -173,8 +173,8 @@ def _encode(text: str, name: str) -> bytes:
     except UnicodeEncodeError as error:
         lacking = error.object[error.start]
         raise ToolError(
-            f"{lacking!r} (U+{ord(lacking):04X}) cannot be written in {_spoken(name)}, the file's encoding; nothing "
-            "was changed. Use other characters, pass the right `encoding`, or convert the file first: "
+            f"{lacking!r} (U+{ord(lacking):04X}) cannot be written in {_encoding_label(name)}, the file's encoding; "
+            "nothing was changed. Use other characters, pass the right `encoding`, or convert the file first: "
             f"iconv -f {name} -t UTF-8."
         ) from None
 
@@ -210,7 +210,7 @@ def _decode_as(data: bytes, name: str) -> Document:
         name = dict(_BOMS)[bom]
     if found := _try(data, name, bom=bom):
         return found
-    raise NotTextError(f"no {_spoken(name)} text: it has bytes that this encoding does not")
+    raise NotTextError(f"no {_encoding_label(name)} text: it has bytes that this encoding does not")
 
 
 def _decode_legacy(data: bytes) -> Document:
@@ -260,7 +260,7 @@ def _errors(name: str) -> str:
     return "strict" if name.startswith(("utf-16", "utf-32")) else "surrogateescape"
 
 
-def _spoken(name: str) -> str:
+def _encoding_label(name: str) -> str:
     if name.startswith("cp125"):
         return f"windows-{name[2:]}"
     return name.removesuffix("-le").removesuffix("-be").upper() if name.startswith("utf") else name

@@ -48,7 +48,7 @@ _END_S = 5.0
 until the sandbox ends."""
 
 
-def limits_of(given: TransferLimits | None) -> TransferLimits:
+def transfer_limits(given: TransferLimits | None) -> TransferLimits:
     """Return the given limits, or the default ones.
 
     Raises:

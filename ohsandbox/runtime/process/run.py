@@ -92,7 +92,7 @@ class Process:
         try:
             outcome = call(self.call)
         except (CallTimedOut, CallCancelled) as ended:
-            return _ended(ended.outcome, cancelled=isinstance(ended, CallCancelled))
+            return _killed_result(ended.outcome, cancelled=isinstance(ended, CallCancelled))
         check_entered(outcome.status, self.call.workdir)
         result = self._result(outcome)
         if self.call.on_output is not None and result.not_started:
@@ -112,7 +112,7 @@ class Process:
         return ExecResult(code, outcome.stdout, outcome.stderr, truncated=outcome.truncated, cause=cause)
 
 
-def _ended(so_far: CallResult, *, cancelled: bool) -> ExecResult:
+def _killed_result(so_far: CallResult, *, cancelled: bool) -> ExecResult:
     """Return the `ExecResult` of a process that was killed because its time ran out or, if cancelled, by its caller."""
     return ExecResult(
         None, so_far.stdout, so_far.stderr, timed_out=not cancelled, truncated=so_far.truncated,

@@ -255,7 +255,7 @@ class Worker:
                 return chunks
         return None
 
-    def complains(self, stderr: bytes) -> bool:
+    def has_shell_error(self, stderr: bytes) -> bool:
         """Whether stderr begins with a message of this shell, as when it cannot fork; no program knows its name."""
         return stderr.startswith(self._complaint)
 
@@ -268,7 +268,7 @@ class Worker:
             )
         words = " ".join((outcome.stderr or outcome.stdout).decode("utf-8", "replace").split())[:200]
         ending = f"its shell ended with exit code {code}" + (f": {words}" if words else "")
-        if not outcome.stdout and (self.calls == 1 or self.complains(outcome.stderr)):
+        if not outcome.stdout and (self.calls == 1 or self.has_shell_error(outcome.stderr)):
             return WorkerUnusable(f"The sandbox could not start a process ({ending}).")
         return SandboxUnavailable(
             f"A call was cut off ({ending}), so its effects are unknown.", remedy="Check them before you call again."
@@ -279,7 +279,7 @@ class Worker:
         self.retired = self.retired or "held" in (out.reply, err.reply)
         stderr, complaint = err.payload(), ""
         stdout = out.payload()
-        if out.status in ("126", "127") and self.complains(stderr or stdout):
+        if out.status in ("126", "127") and self.has_shell_error(stderr or stdout):
             said = stderr or stdout  # standard output where the two are merged
             complaint = said.removeprefix(self._complaint).decode("utf-8", "replace").strip()
             stdout, stderr = (b"" if said is stdout else stdout), b""

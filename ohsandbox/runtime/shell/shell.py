@@ -437,7 +437,7 @@ class Shell:
                 restored=self._restored, unsaved=host.secrets.names, on_overflow=self._spool_for,
             )  # fmt: skip
         except ShellUnusable as failure:
-            raise self._what_is_missing() or failure from failure
+            raise self._missing_programs_error() or failure from failure
         if self._descendants is None:
             self._descendants = ProcessTree(self._snippet, session.pid, self._mark, began=time.monotonic())
         if self._taken_over:
@@ -450,7 +450,7 @@ class Shell:
             self._taken_over, self._cwd, self._restored = False, session.cwd, ""
         return session
 
-    def _what_is_missing(self) -> SandboxUnavailable | None:
+    def _missing_programs_error(self) -> SandboxUnavailable | None:
         """Return the error that names missing programs without which no shell starts; None if all exist."""
         body = b'[ "$PATH" ] || echo "no PATH";ohs_lacks %s' % " ".join(NEEDED).encode()
         lacking_lines = self._snippet(body).stdout.splitlines()

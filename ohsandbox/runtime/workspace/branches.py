@@ -147,7 +147,7 @@ def work_of(branch: Branch) -> Iterator[BranchWork]:
 
 def _with_files(branch: Branch, committed: str, tree: str, where: dict[str, str]) -> str:
     """Return a commit of tree above committed and above the commit brought before; the same one for the same input."""
-    above, brought = branch.directory, _brought(branch)
+    above, brought = branch.directory, _fetched_commit(branch)
     parents = [brought or committed]
     if brought:
         since = branch_git.text(["rev-list", brought, f"^{branch.base}"], above, where).split()
@@ -163,7 +163,7 @@ def _with_files(branch: Branch, committed: str, tree: str, where: dict[str, str]
     return branch_git.text(["commit-tree", tree, *named, "-m", message], above, where | branch_git.authorship(facts))
 
 
-def _brought(branch: Branch) -> str:
+def _fetched_commit(branch: Branch) -> str:
     """Return the commit of the branch in the person's repository if its author is OWN_AUTHOR; otherwise ""."""
     try:
         said = branch_git.in_repository(
@@ -188,7 +188,7 @@ def diff(branch: Branch, work: BranchWork, take: Callable[[bytes], bool], *, sta
         raise branch_git.failed("diff", work.gitdir.parent)
 
 
-def bring(branch: Branch, work: BranchWork) -> None:
+def fetch_branch(branch: Branch, work: BranchWork) -> None:
     """Put the branch, with its commits, into the person's repository; no file of its working tree is changed.
 
     Raises:
@@ -206,7 +206,7 @@ def bring(branch: Branch, work: BranchWork) -> None:
         ) from error
 
 
-def merge(branch: Branch) -> bool:
+def merge_into_checkout(branch: Branch) -> bool:
     """Merge the branch, which was brought before, into the person's checked-out branch; return whether it succeeded.
 
     A merge with conflicts is undone; git begins none that would overwrite uncommitted files.
@@ -233,7 +233,7 @@ def is_in_repository(branch: Branch, work: BranchWork) -> bool:
     return bool(listed.strip())
 
 
-def drop(branch: Branch) -> None:
+def remove_tree(branch: Branch) -> None:
     """Remove the tree; the person's repository stays as it is."""
     (branch.directory / _RECORD).unlink(missing_ok=True)
     shutil.rmtree(branch.directory, ignore_errors=True)

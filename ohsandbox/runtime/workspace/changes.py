@@ -1,6 +1,6 @@
 """Changes in a workspace on this machine that programs of the machine may execute or obey without being asked.
 
-`scan` reads the whole tree by git's rules and follows no link; `compare` lists the differences, worst first.
+`scan_tree` reads the whole tree by git's rules and follows no link; `compare_scans` lists the differences, worst first.
 `ChangeTracker` stores the first scan in a file until a report, so that a killed session's changes are reported too.
 """
 
@@ -97,7 +97,7 @@ _LISTS = ("hooks", "remotes", "branches")
 """Directories in which git obeys every file; `git init` creates them empty, or with samples that it ignores."""
 
 
-def scan(root: Path) -> WorkspaceScan:
+def scan_tree(root: Path) -> WorkspaceScan:
     """Scan everything below root: 200,000 names take about a second on a local disk."""
     top = str(root.absolute())
     found = WorkspaceScan(time.time(), {}, {})
@@ -129,7 +129,7 @@ def scan(root: Path) -> WorkspaceScan:
     return found
 
 
-def compare(root: Path, before: WorkspaceScan, after: WorkspaceScan) -> WorkspaceReport:
+def compare_scans(root: Path, before: WorkspaceScan, after: WorkspaceScan) -> WorkspaceReport:
     """Return what is new or different in after. Removed paths are not reported: nothing runs them."""
     held: list[WorkspaceChange] = []
     counts: Counter[ChangeKind] = Counter()
@@ -141,7 +141,7 @@ def compare(root: Path, before: WorkspaceScan, after: WorkspaceScan) -> Workspac
     return WorkspaceReport(before.at, tuple(sorted(held)), more)
 
 
-def merged(reports: Sequence[WorkspaceReport], roots: Sequence[Path]) -> WorkspaceReport:
+def merged_reports(reports: Sequence[WorkspaceReport], roots: Sequence[Path]) -> WorkspaceReport:
     """Return one report of several directories; the paths of all but the first are prefixed with their root.
 
     Without reports, the result is empty.
@@ -323,8 +323,8 @@ class ChangeTracker:
 
     def report(self) -> WorkspaceReport:
         """Return the unreported changes; from now on they count as reported."""
-        after = scan(self.root)
-        found = compare(self.root, self._before, after)
+        after = scan_tree(self.root)
+        found = compare_scans(self.root, self._before, after)
         self._before, self.previous_was_killed = after, False
         if self._lock is not None:
             with contextlib.suppress(OSError):  # a full disk: reported again after a kill
@@ -349,7 +349,7 @@ class ChangeTracker:
     def _begin(self) -> tuple[Path, WorkspaceScan]:
         file = self._directory / f"{secrets.token_hex(8)}.json"
         self._lock = open_locked(file.with_suffix(".lock"), create=True)
-        before = scan(self.root)
+        before = scan_tree(self.root)
         self._write(file, before)
         return file, before
 

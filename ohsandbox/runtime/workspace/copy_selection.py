@@ -54,7 +54,7 @@ class _CopySelection(NamedTuple):
     """Whether parts of its `.git` are selected."""
 
 
-def select(root: Path, *, everything: bool = False) -> _CopySelection:
+def select_files(root: Path, *, everything: bool = False) -> _CopySelection:
     """Select files of a directory. everything includes ignored files and those that look like secrets.
 
     Raises:

@@ -53,11 +53,11 @@ def call(
     """
     output = bytearray()
 
-    def take(piece: bytes) -> bool:
+    def collect(piece: bytes) -> bool:
         output.extend(piece)
         return len(output) <= MAX_OUTPUT_BYTES
 
-    code = run(arguments, take, directory=directory, environment=environment, timeout_s=timeout_s, stdin=stdin)
+    code = run(arguments, collect, directory=directory, environment=environment, timeout_s=timeout_s, stdin=stdin)
     if len(output) > MAX_OUTPUT_BYTES:
         raise UsageError(f"git printed over {MAX_OUTPUT_BYTES >> 20} MiB. Try again with fewer files.")
     return code, bytes(output)

@@ -94,7 +94,7 @@ def is_git(path: str) -> bool:
     return any(name == ".git" or looks_like_dotgit(name) for name in path.split("/"))
 
 
-def scan(
+def scan_directory(
     root: Path,
     keeper: SnapshotStore,
     *,

@@ -87,26 +87,26 @@ def _parts(output: bytes, changes: Sequence[FileChange]) -> Iterator[_FilePatch]
 def _named(text: bytes, path: str) -> bytes:
     """Return one file's patch with its name inserted."""
     name = path.encode("utf-8", "surrogateescape")
-    old, new = quoted(b"a/" + name), quoted(b"b/" + name)
+    old, new = git_quoted(b"a/" + name), git_quoted(b"b/" + name)
     head = b"diff --git %s %s\n" % (old, new)
     lines = re.findall(rb"[^\n]*\n|[^\n]+", text)
     for number, line in enumerate(lines):
         if line.startswith((b"@@ ", b"GIT binary patch")):
             return head + b"".join(lines[number:])
         if line.startswith(b"--- ") and not line.startswith(b"--- /dev/null"):
-            line = b"--- " + _ended(old)  # noqa: PLW2901 - the line with the name
+            line = b"--- " + _with_line_end(old)  # noqa: PLW2901 - the line with the name
         elif line.startswith(b"+++ ") and not line.startswith(b"+++ /dev/null"):
-            line = b"+++ " + _ended(new)  # noqa: PLW2901 - as above
+            line = b"+++ " + _with_line_end(new)  # noqa: PLW2901 - as above
         head += line
     return head
 
 
-def _ended(name: bytes) -> bytes:
+def _with_line_end(name: bytes) -> bytes:
     """Return the name with the line's end; after a name with a space comes a tab, which patch(1) needs."""
     return name + (b"\t\n" if b" " in name and not name.startswith(b'"') else b"\n")
 
 
-def quoted(name: bytes) -> bytes:
+def git_quoted(name: bytes) -> bytes:
     """Return a path as git writes it: as a C string if it has control characters, quotes or bytes over 127."""
     if _PLAIN.fullmatch(name):
         return name

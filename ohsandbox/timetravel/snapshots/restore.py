@@ -60,7 +60,7 @@ def write_changes(
                 putting.do(change, putting.write)
         for change in reversed(changes):  # a read-only directory gets its mode after its contents
             if change.new is not None and change.new.kind == "dir":
-                putting.do(change, putting.dress)
+                putting.do(change, putting.apply_metadata)
     finally:
         os.close(descriptor)
     return putting.refused
@@ -135,12 +135,12 @@ class _Writer:
                 os.unlink(temporary, dir_fd=directory)
             raise
 
-    def dress(self, directory: int, name: str, change: FileChange) -> None:
+    def apply_metadata(self, directory: int, name: str, change: FileChange) -> None:
         """Give a directory its mode and owner."""
         assert change.new is not None  # noqa: S101 - only called for changes that have one
         descriptor = os.open(name, DIRECTORY, dir_fd=directory)
         try:
-            _dress(descriptor, change.new)
+            _apply_metadata(descriptor, change.new)
         finally:
             os.close(descriptor)
 
@@ -153,7 +153,7 @@ class _Writer:
         with os.fdopen(os.open(name, NEW_FILE, 0o600, dir_fd=directory), "wb") as file:
             self._store.copy_content(entry.what, file)
             file.flush()
-            _dress(file.fileno(), entry)
+            _apply_metadata(file.fileno(), entry)
 
 
 _CHANGED = "it was changed in the meantime, and stays as it is"
@@ -173,7 +173,7 @@ def _may_write(directory: int, name: str, change: FileChange) -> bool:
 _IN_THE_WAY = {errno.ELOOP, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY}
 
 
-def _dress(descriptor: int, entry: FileEntry) -> None:
+def _apply_metadata(descriptor: int, entry: FileEntry) -> None:
     if os.geteuid() == 0:
         os.fchown(descriptor, entry.uid, entry.gid)
     os.fchmod(descriptor, stat.S_IMODE(entry.mode) & 0o777)

@@ -27,7 +27,7 @@ class Merge(NamedTuple):
     """If there are any, nothing may be written."""
 
 
-def merge(
+def merge_changes(
     changes: Sequence[FileChange], there: Manifest, store: SnapshotStore, *, owner: tuple[int, int] | None = None
 ) -> Merge:
     """Merge changes into another directory; a file that has changed in both is merged line by line if possible.
@@ -76,7 +76,7 @@ def revert_changes(
     entries, refused = dict(there.entries), dict[str, UnappliedChange]()
     for before, after in reversed(steps):
         back = [change for change in changes_between(after, before) if not _is_object(change.path) or change.new]
-        merged = merge(back, there._replace(entries=entries), store)
+        merged = merge_changes(back, there._replace(entries=entries), store)
         moved = {_repository(change.path) for change in back if _is_state_of_git(change.path)}
         forced = {
             conflict.path
@@ -153,20 +153,20 @@ def _merge_one(
         result.conflicts.append(
             UnappliedChange(change.path, f"what is there cannot be compared: {target.left_out[change.path]}")
         )
-    elif _alike(existing, change.new, exactly=owner is None):
+    elif _equivalent(existing, change.new, exactly=owner is None):
         return
-    elif _alike(existing, change.old, exactly=owner is None):
+    elif _equivalent(existing, change.old, exactly=owner is None):
         result.changes.append(FileChange(change.path, existing, _as_ours(change.new, existing, owner)))
     elif change.is_of_directories:
         if change.new is not None and existing is not None and existing.kind != "dir":
             result.conflicts.append(UnappliedChange(change.path, f"a {existing.kind} is there in place of a directory"))
     elif (merged := _merged(change, existing, store)) is None:
         result.conflicts.append(UnappliedChange(change.path, _why(change, existing)))
-    elif not _alike(existing, merged, exactly=owner is None):  # else the change was applied before
+    elif not _equivalent(existing, merged, exactly=owner is None):  # else the change was applied before
         result.changes.append(FileChange(change.path, existing, _as_ours(merged, existing, owner)))
 
 
-def _alike(first: FileEntry | None, second: FileEntry | None, *, exactly: bool) -> bool:
+def _equivalent(first: FileEntry | None, second: FileEntry | None, *, exactly: bool) -> bool:
     """Whether two entries are equal; if not exactly, as in git: of modes only the executable bit counts."""
     if first is None or second is None:
         return first is second

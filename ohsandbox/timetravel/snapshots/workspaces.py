@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.runtime.mount_text import moved_places
-from ohsandbox.timetravel.snapshots.manifest import Manifest, scan
+from ohsandbox.timetravel.snapshots.manifest import Manifest, scan_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,7 +80,7 @@ class Workspaces(NamedTuple):
     def scan(
         self, keeper: SnapshotStore, *, taken_ns: int = 0, before: Manifest | None = None, git: bool = True
     ) -> Manifest:
-        """Scan each directory, each within the limits of one; see `manifest.scan`.
+        """Scan each directory, each within the limits of one; see `manifest.scan_directory`.
 
         Raises:
             UsageError: a directory cannot be read, or is over a limit.
@@ -88,7 +88,7 @@ class Workspaces(NamedTuple):
         combined = Manifest(taken_ns, {}, {})
         for name, directory in self.directories.items():
             previous = _below(name, before or _EMPTY)
-            manifest = scan(directory, keeper, taken_ns=taken_ns, before=previous, git=git)
+            manifest = scan_directory(directory, keeper, taken_ns=taken_ns, before=previous, git=git)
             combined.entries.update({_joined(name, path): entry for path, entry in manifest.entries.items()})
             combined.left_out.update({_joined(name, path): reason for path, reason in manifest.left_out.items()})
             combined = combined._replace(special=combined.special + manifest.special)

@@ -136,7 +136,7 @@ _FUNCTIONS = (
 FUNCTIONS = {function.name: function for function in _FUNCTIONS}
 
 
-def parse(code: str) -> list[Call]:
+def parse_calls(code: str) -> list[Call]:
     """Parse code into its calls, in order.
 
     Raises:

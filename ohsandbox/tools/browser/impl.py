@@ -23,8 +23,8 @@ from ohsandbox.tools.browser.definition import (
     BrowseInteractiveAction,
     BrowserObservation,
 )
-from ohsandbox.tools.browser.functions import Call, parse
-from ohsandbox.tools.browser.tree import VIEW_HEIGHT, clean_line, render
+from ohsandbox.tools.browser.functions import Call, parse_calls
+from ohsandbox.tools.browser.tree import VIEW_HEIGHT, clean_line, render_tree
 from ohsandbox.tools.driver import NO_PROGRAM, Driver, ProgramDied, RequestTimedOut, join_modules
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
             ToolError: the sandbox has no browser; or the browser did not answer in time and was ended.
             SandboxUnavailable: the sandbox is gone.
         """
-        calls = parse(action.code)
+        calls = parse_calls(action.code)
         actions = [{"name": call.name, "arguments": self._in_sandbox(call)} for call in calls]
         answer = self._ask({"actions": actions, "budget_s": BUDGET_S})
         if answer.unavailable:
@@ -140,7 +140,7 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
 
 
 def _observation(calls: Sequence[Call], answer: _Answer) -> BrowserObservation:
-    tree, focused = render(answer.tree or "", limit_chars=MAX_TREE_CHARS)
+    tree, focused = render_tree(answer.tree or "", limit_chars=MAX_TREE_CHARS)
     head = "\n".join([*_place(answer), *([f"Focused: {focused}"] if focused else []), *_events(calls, answer)])
     body = tree or ("(no elements: look at the screenshot)" if answer.tree is not None else "(not readable now)")
     image = _data_url(answer.image)

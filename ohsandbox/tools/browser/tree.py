@@ -55,7 +55,7 @@ class Node:
         return "  " * min(depth, 20) + (f"[{self.ref}] " if self.ref else "") + self.text
 
 
-def render(snapshot: str, *, limit_chars: int) -> tuple[str, str]:
+def render_tree(snapshot: str, *, limit_chars: int) -> tuple[str, str]:
     """Return the tree as text, and the line of the focused element or an empty text.
 
     Over limit_chars, elements out of view go first, except fields, links and buttons; a last line states how many.

@@ -105,7 +105,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
             raise ToolError(_THERE[code].format(path=path))
         self._write(action, Splice(0, b"", data), before=None, after=data, encoding=action.encoding)
         lines = count_lines(text)
-        message = f"Created {path}: {counted(lines, 'line')}, {len(data)} bytes.{self._trouble()}"
+        message = f"Created {path}: {counted(lines, 'line')}, {len(data)} bytes.{self._history_warning()}"
         diff = diff_of("", text, first=1)
         return FileEditObservation(command="create", path=path, text=message, new_lines=lines, diff=diff)
 
@@ -163,7 +163,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
         return (
             self._undo(action, edit, data, remaining_note)
             if edit.before
-            else self._uncreate(path, edit, data, remaining_note)
+            else self._remove_created(path, edit, data, remaining_note)
         )
 
     def _undo(self, action: FileEditAction, edit: Edit, data: bytes, remaining_note: str) -> FileEditObservation:
@@ -177,7 +177,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
         message = f"Undid the last {edit.command} of {path}.{remaining_note}"
         return edit_observation("undo_edit", path, message, Edited(old.shown, new.shown, start, *ends))
 
-    def _uncreate(self, path: str, edit: Edit, data: bytes, remaining_note: str) -> FileEditObservation:
+    def _remove_created(self, path: str, edit: Edit, data: bytes, remaining_note: str) -> FileEditObservation:
         removed = self._runtime.run(["rm", "-f", "--", path])
         if removed.exit_code != 0:
             raise ToolError(f"{path!r} cannot be removed: {removed.stderr.decode(errors='replace').strip()}")
@@ -243,7 +243,9 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
         self._write(action, splice, before=data, after=after, encoding=encoding)
         text = document.text[:start] + new + document.text[end:]
         edited = Edited(document.shown, shown(text), start, end, start + len(new))
-        return edit_observation(action.command, action.path, f"{done} in {action.path}{self._trouble()}", edited)
+        return edit_observation(
+            action.command, action.path, f"{done} in {action.path}{self._history_warning()}", edited
+        )
 
     def _write(
         self, action: FileEditAction, splice: Splice, *, before: bytes | None, after: bytes, encoding: str | None
@@ -256,7 +258,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
             raise
         self._history.see(action.path, after, encoding=encoding)
 
-    def _trouble(self) -> str:
+    def _history_warning(self) -> str:
         trouble = self._history.trouble
         return f" [The edit can be undone until this process ends, it is not on disk: {trouble}]" if trouble else ""
 

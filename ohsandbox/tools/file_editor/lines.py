@@ -59,7 +59,7 @@ def numbered(lines: list[str], *, first: int, limit_chars: int) -> str:
     return "\n".join(rows)
 
 
-def line_of(text: str, index: int) -> int:
+def line_number_at(text: str, index: int) -> int:
     """The number of the line that contains text[index]."""
     return text.count("\n", 0, index) + 1
 
@@ -136,7 +136,7 @@ class Edited(NamedTuple):
         """Old and new text of the changed lines with context lines around them, and the number of the first line."""
         first, old_last = around(self.old, self.start, self.old_end, context=context)
         _, new_last = around(self.new, self.start, self.new_end, context=context)
-        return self.old[first:old_last], self.new[first:new_last], line_of(self.old, first)
+        return self.old[first:old_last], self.new[first:new_last], line_number_at(self.old, first)
 
 
 def edit_observation(command: Command, path: str, done: str, edited: Edited) -> FileEditObservation:
@@ -145,7 +145,7 @@ def edit_observation(command: Command, path: str, done: str, edited: Edited) -> 
     old_lines, new_lines = count_lines(edited.old), count_lines(edited.new)
     had = "" if old_lines == new_lines else f" (it had {old_lines})"
     lines = split_lines(new_window)
-    changed = line_of(edited.new, edited.start) - first
+    changed = line_number_at(edited.new, edited.start) - first
     if changed < len(lines):
         column = edited.start - (edited.new.rfind("\n", 0, edited.start) + 1)
         lines[changed] = _window(lines[changed], column)
@@ -156,7 +156,7 @@ def edit_observation(command: Command, path: str, done: str, edited: Edited) -> 
         text=f"{done.removesuffix('.')}. The file has {counted(new_lines, 'line')} now{had}{snippet}",
         old_lines=old_lines,
         new_lines=new_lines,
-        first_line=line_of(edited.new, edited.start),
+        first_line=line_number_at(edited.new, edited.start),
         diff=diff_of(was, new_window, first=first),
     )
 

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import ToolError
-from ohsandbox.tools.file_editor.lines import end_near, line_of, split_lines, with_ends_of
+from ohsandbox.tools.file_editor.lines import end_near, line_number_at, split_lines, with_ends_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ def match_once(document: Document, old: str, new: str) -> Match:
     if len(places) > 1:
         plain, plain_old = (part.replace("\r\n", "\n") for part in (text, old))
         count = max(plain.count(plain_old), len(places))
-        lines = [*dict.fromkeys(str(line_of(text, start)) for start, _ in places[:_MAX_LINES_NAMED])]
+        lines = [*dict.fromkeys(str(line_number_at(text, start)) for start, _ in places[:_MAX_LINES_NAMED])]
         numbers = ", ".join([*lines, "..."] if count > _MAX_LINES_NAMED else lines)
         raise ToolError(
             f"old_str is in the file {count} times, on line{'s' * (numbers != lines[0])} {numbers}; nothing was "
@@ -131,7 +131,7 @@ def explain_miss(text: str, old: str) -> str:
         return "The file is too large to look for what comes close: search it with grep -n in execute_bash."
     plain = old.replace("\r\n", "\n")
     if "\r" in old and plain in text:
-        line = line_of(text, text.index(plain))
+        line = line_number_at(text, text.index(plain))
         return f"It differs in line ends only: old_str has CRLF, line {line} of the file has LF."
     without = _NUMBERS.sub("", plain)
     if without != plain and _flexible(text, without):
@@ -160,7 +160,7 @@ def _by_blanks(text: str, old: str) -> str | None:
     real = text[start : len(text) if end < 0 else end].replace("\r\n", "\n").removesuffix("\r")
     more = f" ({len(real) - MAX_QUOTED_CHARS} more characters)" if len(real) > MAX_QUOTED_CHARS else ""
     quoted = f"{real[:MAX_QUOTED_CHARS]!r}{more}"
-    return f"On line {line_of(text, span[0])} the file differs {difference}. It has exactly: {quoted}"
+    return f"On line {line_number_at(text, span[0])} the file differs {difference}. It has exactly: {quoted}"
 
 
 def _by_look(text: str, old: str) -> str | None:
@@ -170,8 +170,9 @@ def _by_look(text: str, old: str) -> str | None:
         lower_span = _flexible(folded.lower(), folded_old.lower())
         if lower_span is None:
             return None
-        return f"On line {line_of(folded.lower(), lower_span[0])} it is there in other letter case; copy it from there."
-    first, last = line_of(folded, span[0]), line_of(folded, span[1])
+        number = line_number_at(folded.lower(), lower_span[0])
+        return f"On line {number} it is there in other letter case; copy it from there."
+    first, last = line_number_at(folded, span[0]), line_number_at(folded, span[1])
     real = "\n".join(split_lines(text)[first - 1 : last])
     strange = [
         f"{who} has U+{ord(char):04X} {unicodedata.name(char, 'unnamed')}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.tools.search.script import LIMIT_S, UNREADABLE, ScriptReply, call, engine_of
+from ohsandbox.tools.search.script import LIMIT_S, UNREADABLE, ScriptReply, engine_of, run_job
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
@@ -69,14 +69,14 @@ def read_matches(
     """Return the matching lines of files given by their absolute paths.
 
     Raises:
-        ToolError: as `call`.
+        ToolError: as `run_job`.
     """
     engine = engine_of(runtime)
 
     def ask(group: list[str], limit_bytes: int) -> ScriptReply:
         max_line_bytes = max(len(path.encode("utf-8", "surrogateescape")) for path in group) + _CUT_BYTES
         words = (*regex.words(engine.name), str(context), str(max_line_bytes), str(limit_bytes), *group)
-        return call(runtime, f"{engine.name}-lines", *words, limit_s=limit_s)
+        return run_job(runtime, f"{engine.name}-lines", *words, limit_s=limit_s)
 
     odd = {path for path in paths if _AMBIGUOUS.search(path)}
     groups = [[path for path in paths if path not in odd], *([path] for path in paths if path in odd)]

@@ -128,7 +128,7 @@ def _script(job: str) -> str:
     return re.sub(r"(?m)^ *#.*\n|^ +|^\n", "", text)
 
 
-def call(runtime: Runtime, job: str, *arguments: str, limit_s: float = LIMIT_S) -> ScriptReply:
+def run_job(runtime: Runtime, job: str, *arguments: str, limit_s: float = LIMIT_S) -> ScriptReply:
     """Run a job of the script.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ohsandbox.errors import ToolError, file_error
 from ohsandbox.tools.search.globs import MatchBudget
 from ohsandbox.tools.search.ignore import NAME, IgnoreTree, prunes
-from ohsandbox.tools.search.script import LIMIT_S, RG_OPTIONS, UNREADABLE, ScriptReply, call, engine_of
+from ohsandbox.tools.search.script import LIMIT_S, RG_OPTIONS, UNREADABLE, ScriptReply, engine_of, run_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -101,7 +101,7 @@ def list_files(runtime: Runtime, query: Query, *, limit_s: float = LIMIT_S) -> L
 
     Raises:
         SandboxFileError: ENOENT, EACCES or EINVAL of path.
-        ToolError: as `call`.
+        ToolError: as `run_job`.
     """
     walk = _by_rg if engine_of(runtime).has_rg else _by_posix
     return walk(runtime, query, limit_s)
@@ -125,7 +125,7 @@ def _by_rg(runtime: Runtime, query: Query, limit_s: float) -> Listing:
 def _by_posix(runtime: Runtime, query: Query, limit_s: float) -> Listing:
     root, texts, budget = None, dict[str, bytes](), MatchBudget()
     if not query.ignored:
-        looked = call(runtime, "look", query.path, query.glob.prefix, limit_s=limit_s)
+        looked = run_job(runtime, "look", query.path, query.glob.prefix, limit_s=limit_s)
         root, _ = _entered(looked, query)
         texts = _contents(looked, looked.stdout.partition("\0")[2])
     while True:
@@ -137,7 +137,7 @@ def _by_posix(runtime: Runtime, query: Query, limit_s: float) -> Listing:
         base = root.rstrip("/")
         met = [path for text in reply.texts("i") if (path := f"{base}/{text[2:]}") not in texts]
         if met:  # unreadable files stay empty
-            contents = call(runtime, "contents", *met)
+            contents = run_job(runtime, "contents", *met)
             texts |= dict.fromkeys(met, b"") | _contents(contents, contents.stdout)
         tree = IgnoreTree(root, texts, budget)
         if set(skipped) <= set(prunes(tree.rules, root)):
@@ -147,8 +147,8 @@ def _by_posix(runtime: Runtime, query: Query, limit_s: float) -> Listing:
 def _find(runtime: Runtime, engine: str, query: Query, options: Sequence[str], limit_s: float) -> ScriptReply:
     location = (query.path, query.glob.prefix)
     if query.regex is None:
-        return call(runtime, f"{engine}-list", *location, *options, limit_s=limit_s)
-    return call(runtime, f"{engine}-match", *location, *query.regex.words(engine), *options, limit_s=limit_s)
+        return run_job(runtime, f"{engine}-list", *location, *options, limit_s=limit_s)
+    return run_job(runtime, f"{engine}-match", *location, *query.regex.words(engine), *options, limit_s=limit_s)
 
 
 def _entered(reply: ScriptReply, query: Query) -> tuple[str | None, list[Found]]:

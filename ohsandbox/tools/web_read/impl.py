@@ -60,7 +60,7 @@ class WebReadExecutor(ToolExecutor[WebReadAction, TextObservation]):
             ToolError: it cannot be fetched, is not text, or ends before offset.
             SandboxUnavailable: the sandbox is gone.
         """
-        url, offset = checked(action.url), action.offset
+        url, offset = checked_url(action.url), action.offset
         with self._guard:
             page = self._pages.get(url) if offset else None
             stop = threading.Event()
@@ -95,7 +95,7 @@ class WebReadExecutor(ToolExecutor[WebReadAction, TextObservation]):
                 stop.set()
 
 
-def checked(url: str) -> str:
+def checked_url(url: str) -> str:
     """Return the address as it is sent: a plain host, and non-ASCII characters percent-encoded.
 
     Raises:
@@ -127,7 +127,7 @@ class Streams(NamedTuple):
 
 
 def fetch(runtime: Runtime, url: str, stop: threading.Event) -> Fetched:
-    """Fetch the page at a url that `checked` accepted; stop ends it.
+    """Fetch the page at a url that `checked_url` accepted; stop ends it.
 
     Raises:
         ToolError: no response: no program to fetch with, no network, no such server, no answer in time, stopped.
@@ -220,7 +220,7 @@ def _redirects(hop: Hop) -> bool:
 def joined(base: str, target: str) -> str:
     """Resolve a redirect's target; base if it is invalid."""
     try:
-        url = checked(urljoin(base, target))
+        url = checked_url(urljoin(base, target))
     except (ValueError, ToolError):
         return base
     return url if len(url) <= MAX_URL_CHARS else base

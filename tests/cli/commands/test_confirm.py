@@ -13,7 +13,7 @@ import pytest
 
 from ohsandbox.agent.calls import ActionSecurityRisk
 from ohsandbox.cli.prompts.prompt import Typed
-from ohsandbox.cli.session.approvals import settle
+from ohsandbox.cli.session.approvals import settle_approvals
 from ohsandbox.conversation.approvals.decisions import Decision
 from ohsandbox.conversation.approvals.scopes import PendingCall
 
@@ -254,7 +254,7 @@ def test_no_width_of_a_character_makes_a_row_of_a_command_begin_like_one_of_ours
 def test_no_text_of_one_argument_passes_for_another(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = {"note: x\npath": "a", "text": "first\npath: /workspace/a\n  = path: /workspace/a", "path": "/etc/x"}
     call = PendingCall("1", "save", arguments, ActionSecurityRisk.HIGH, ())
-    assert not settle(lambda: [call], lambda _: None, read=end_of_input)
+    assert not settle_approvals(lambda: [call], lambda _: None, read=end_of_input)
     rows = capsys.readouterr().out.split("\n")
     assert [row for row in rows if row.startswith("  = ")] == [
         r'  = "note: x\npath": a', "  = text:", "  = path: /etc/x",
@@ -379,5 +379,5 @@ def test_a_call_that_came_to_wait_meanwhile_is_not_asked_about_unseen() -> None:
         assert decision == Decision(approved=True, tool_call_ids=("one",))
         waiting[:] = [second]  # the run went on in its thread, and was faster than we
 
-    assert settle(lambda: list(waiting), decide, read=lambda _: Typed("y"))
+    assert settle_approvals(lambda: list(waiting), decide, read=lambda _: Typed("y"))
     assert waiting == [second]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from ohsandbox.cli.commands.eval import make_agent, print_schema, prove, read_tasks, validate_tasks
+from ohsandbox.cli.commands.eval import make_agent, print_task_schema, prove, read_tasks, validate_tasks
 from ohsandbox.cli.options.per_command import EvalOptions, RunOptions, ValidateOptions
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.results import Fault, TrialResult
@@ -152,7 +152,7 @@ def test_static_reads_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_schema_takes_what_the_reader_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert print_schema() == 0
+    assert print_task_schema() == 0
     schema = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator.check_schema(schema)
     valid = {**GOOD, "limits": {"memory": "1G", "cpus": 1}, "network": {"agent": "open"}}

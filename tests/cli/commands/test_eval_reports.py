@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ohsandbox.cli.commands.eval_reports import exit_code
+from ohsandbox.cli.commands.eval_reports import exit_code_of_run
 from ohsandbox.evaluation.reports import read_results
 from ohsandbox.evaluation.results import Outcome
 from tests.cli.conftest import Invoke
@@ -34,12 +34,12 @@ def test_the_exit_code_says_what_stands_in_the_way(
     tmp_path: Path, outcomes: list[Outcome], min_pass_rate: float, code: int
 ) -> None:
     trials = [trial(f"t{number}", outcome) for number, outcome in enumerate(outcomes)]
-    assert exit_code(read_results([write_run(tmp_path, trials)]).report, min_pass_rate) == code
+    assert exit_code_of_run(read_results([write_run(tmp_path, trials)]).report, min_pass_rate) == code
 
 
 def test_what_is_not_finished_is_not_reached(tmp_path: Path) -> None:
     run = write_run(tmp_path, [trial("a")], tasks={"a": "sha256:1", "b": "sha256:1"})
-    assert exit_code(read_results([run]).report, 0.0) == 1
+    assert exit_code_of_run(read_results([run]).report, 0.0) == 1
 
 
 def test_without_an_engine_there_is_one_line_and_no_report(

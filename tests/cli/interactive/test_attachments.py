@@ -6,14 +6,14 @@ import base64
 
 import pytest
 
-from ohsandbox.cli.interactive.attachments import Message, Ran, with_attachments
+from ohsandbox.cli.interactive.attachments import OutgoingMessage, Ran, with_attachments
 from ohsandbox.content import OutputLimits
 from tests.fakes import RecordingRuntime
 
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII=")
 
 
-def attached(text: str, files: dict[str, bytes], limits: OutputLimits, *ran: Ran) -> tuple[Message, list[str]]:
+def attached(text: str, files: dict[str, bytes], limits: OutputLimits, *ran: Ran) -> tuple[OutgoingMessage, list[str]]:
     runtime, said = RecordingRuntime(), list[str]()
     runtime.files |= files
     return with_attachments(text, list(ran), runtime, said.append, limits=limits), said

@@ -10,7 +10,7 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
 from ohsandbox.cli.interactive import input as typed
-from ohsandbox.cli.interactive.input import CommandHelp, Entry, InputCompleter, InputHistory, Pastes
+from ohsandbox.cli.interactive.input import CommandHelp, InputCompleter, InputHistory, Pastes, PathCompletion
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +81,7 @@ def test_a_mark_within_a_paste_is_not_replaced() -> None:
     assert pastes.unfold(second) == f"{first}\n" * 9
 
 
-def completions(before: str, *, entries: list[Entry] | None = None) -> list[str]:
+def completions(before: str, *, entries: list[PathCompletion] | None = None) -> list[str]:
     commands = [CommandHelp("/help", "shows this"), CommandHelp("/undo", "takes back")]
     completer = InputCompleter(commands, lambda _: entries or [])
     return [one.text for one in completer.get_completions(Document(before), CompleteEvent())]
@@ -94,7 +94,9 @@ def test_commands_are_completed_at_the_beginning_only() -> None:
 
 
 def test_paths_are_completed_behind_an_at_directories_first_and_hidden_ones_when_asked_for() -> None:
-    entries = [Entry(name, is_directory=name in {".git", "src"}) for name in ("b.py", ".git", "src", "bad\x1b[31m")]
+    entries = [
+        PathCompletion(name, is_directory=name in {".git", "src"}) for name in ("b.py", ".git", "src", "bad\x1b[31m")
+    ]
     assert completions("see @", entries=entries) == ["src/", "b.py"]
     assert completions("see @.", entries=entries) == [".git/"]
     assert completions("!cat b", entries=entries) == ["b.py"]

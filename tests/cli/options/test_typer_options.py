@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import pytest
 from typer import Argument, Option
 
-from ohsandbox.cli.entrypoint import line_of
+from ohsandbox.cli.entrypoint import line_of_error
 from ohsandbox.cli.options.typer_options import command, new_app
 from ohsandbox.cli.rendering.tables import print_table
 from tests.cli.conftest import COMMAND
@@ -104,7 +104,7 @@ def test_a_wrong_input_is_one_line_with_value_and_remedy(invoke: Invoke, argumen
 
 
 def test_what_the_system_refuses_is_no_fault_of_ours() -> None:
-    assert line_of(PermissionError(errno.EACCES, "Permission denied", "/x")) == (
+    assert line_of_error(PermissionError(errno.EACCES, "Permission denied", "/x")) == (
         "Permission denied: '/x'. Make it writable for you, or set HOME to a directory that is."
     )
 

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ohsandbox.agent.calls import ActionSecurityRisk
-from ohsandbox.cli.prompts.approval_prompt import ADDED, GUTTER, MAX_ROWS, PLACE, REMOVED, shown
+from ohsandbox.cli.prompts.approval_prompt import ADDED, GUTTER, MAX_ROWS, PLACE, REMOVED, show_calls
 from ohsandbox.conversation.approvals.scopes import PendingCall
 from ohsandbox.tools import hint_of
 
@@ -24,7 +24,7 @@ def edit(name: str = "file_editor", **arguments: Any) -> PendingCall:
 
 
 def rows(call: PendingCall, there: str | None = None) -> list[str]:
-    found = shown([call], read_file=lambda _: there)
+    found = show_calls([call], read_file=lambda _: there)
     assert found.unseen_rows == 0
     return found.text.split("\n")
 
@@ -110,7 +110,7 @@ def test_of_a_long_file_the_changes_are_shown_and_the_rest_counts_as_unseen() ->
     there = [f"line {number}" for number in range(1000)]
     changed = [*there[:500], "a new line", *there[500:]]
     call = edit("file_write", path="/w/a", content="\n".join(changed) + "\n")
-    found = shown([call], read_file=lambda _: "\n".join([*there[:500], "an old line", *there[500:]]) + "\n")
+    found = show_calls([call], read_file=lambda _: "\n".join([*there[:500], "an old line", *there[500:]]) + "\n")
     kept = found.text.split("\n")
     assert len(kept) < MAX_ROWS
     assert " -| an old line" in kept

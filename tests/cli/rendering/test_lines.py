@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from ohsandbox.cli.rendering.lines import (
     MAX_FIELD_LINES,
     BlockLine,
-    Change,
+    DiffLine,
     TextEdit,
+    change_counts,
     changes,
     checked_lines,
     edit_lines,
@@ -19,7 +20,6 @@ from ohsandbox.cli.rendering.lines import (
     json_lines,
     patch_lines,
     progress_of,
-    tally,
     task_lines,
 )
 from ohsandbox.review_text import visible
@@ -42,8 +42,8 @@ def test_a_change_is_both_texts_whole(old: str, new: str) -> None:
 def test_a_large_change_is_not_compared_line_by_line() -> None:
     old, new = ("\n".join(f"{name}{number}" for number in range(2000)) for name in "ab")
     assert changes(old, new) == [
-        *(Change("removed", line) for line in old.split("\n")),
-        *(Change("added", line) for line in new.split("\n")),
+        *(DiffLine("removed", line) for line in old.split("\n")),
+        *(DiffLine("added", line) for line in new.split("\n")),
     ]
 
 
@@ -62,7 +62,7 @@ def test_a_replacement_is_shown_with_its_numbers_and_little_around_it() -> None:
         ("same", "12", 14),
         ("same", "13", 15),
     ]
-    assert tally(lines) == "+2 -1"
+    assert change_counts(lines) == "+2 -1"
 
 
 @pytest.mark.parametrize(

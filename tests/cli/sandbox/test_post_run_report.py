@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.cli.rendering.view import PlainView
 from ohsandbox.cli.sandbox.post_run_report import MAX_EXECUTABLES, MAX_NAMES, report_changes
-from ohsandbox.runtime.workspace.changes import WorkspaceScan, compare, scan
+from ohsandbox.runtime.workspace.changes import WorkspaceScan, compare_scans, scan_tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ def make(path: Path, text: str = "x", mode: int = 0o644) -> None:
 
 
 def told(directory: Path, before: WorkspaceScan, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    report_changes(compare(directory, before, scan(directory)), directory, warn=PlainView().warn)
+    report_changes(compare_scans(directory, before, scan_tree(directory)), directory, warn=PlainView().warn)
     return [line.split(maxsplit=2)[2] for line in capsys.readouterr().out.splitlines()]
 
 
@@ -27,7 +27,7 @@ def test_what_is_new_and_changed_is_told_worst_first(tmp_path: Path, capsys: pyt
     make(tmp_path / "old.sh", mode=0o755)
     make(tmp_path / "src" / "a.py")
     make(tmp_path / "conftest.py")
-    before = scan(tmp_path)
+    before = scan_tree(tmp_path)
     make(tmp_path / "conftest.py", "changed")
     make(tmp_path / "lib" / ".git" / "config", "[core]\nfsmonitor = evil\n")
     make(tmp_path / ".vscode" / "tasks.json")
@@ -43,7 +43,7 @@ def test_what_is_new_and_changed_is_told_worst_first(tmp_path: Path, capsys: pyt
 
 def test_nothing_new_is_nothing_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path / "a.py")
-    before = scan(tmp_path)
+    before = scan_tree(tmp_path)
     make(tmp_path / "b.py")
     assert told(tmp_path, before, capsys) == []
 
@@ -51,7 +51,7 @@ def test_nothing_new_is_nothing_said(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_executables_are_counted_by_directory_and_all_stand_in_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = scan(tmp_path)
+    before = scan_tree(tmp_path)
     for number in range(MAX_EXECUTABLES + 5):
         make(tmp_path / "bin" / f"{number}.sh", mode=0o755)
     make(tmp_path / "run", mode=0o755)
@@ -63,7 +63,7 @@ def test_executables_are_counted_by_directory_and_all_stand_in_a_file(
 
 
 def test_a_flood_of_one_kind_hides_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = scan(tmp_path)
+    before = scan_tree(tmp_path)
     for number in range(MAX_NAMES + 30):
         make(tmp_path / str(number) / ".envrc")
     make(tmp_path / "x" / ".git" / "hooks" / "post-checkout", mode=0o755)
@@ -73,7 +73,7 @@ def test_a_flood_of_one_kind_hides_no_other(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_name_forges_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = scan(tmp_path)
+    before = scan_tree(tmp_path)
     make(tmp_path / "a\nNothing else was changed.\x1b[2K\u202e.pth")
     (line,) = told(tmp_path, before, capsys)[2:]
     assert line == r"new: a\u{a}Nothing else was changed.\u{1b}[2K\u{202e}.pth"

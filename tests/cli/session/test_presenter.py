@@ -12,7 +12,7 @@ import pytest
 
 from ohsandbox.agent import Agent
 from ohsandbox.cli.interactive import screen_presenter
-from ohsandbox.cli.interactive.attachments import Message
+from ohsandbox.cli.interactive.attachments import OutgoingMessage
 from ohsandbox.cli.interactive.status_bar import StatusBar
 from ohsandbox.cli.rendering.view import PlainView
 from ohsandbox.cli.session.presenter import Presenter
@@ -67,7 +67,7 @@ def test_the_bell_rings_for_a_question_and_for_the_end_where_a_person_waited_lon
     with Conversation(agent, RecordingRuntime(), tmp_path, confirmation="always") as conversation:
         presenter = screen_presenter.ScreenPresenter(
             conversation, view, screen=screen, bar=StatusBar(), answer=allow,
-            command=lambda _: None, message=lambda line: Message(line.text), each_tick=lambda: None,
+            command=lambda _: None, message=lambda line: OutgoingMessage(line.text), each_tick=lambda: None,
         )  # fmt: skip
         presenter.rings = rings
         presenter.run("look")

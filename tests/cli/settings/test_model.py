@@ -11,7 +11,7 @@ from ohsandbox.cli.settings.model import (
     with_kept_server,
     without_key_of_another,
 )
-from ohsandbox.cli.settings.run_settings import complete
+from ohsandbox.cli.settings.run_settings import complete_settings
 from ohsandbox.errors import UsageError
 from ohsandbox.settings import Settings
 
@@ -31,7 +31,7 @@ def test_the_variable_of_a_known_provider_is_known(model: str, variable: str) ->
 
 @pytest.mark.parametrize("model", ["ollama/llama3", "bedrock/anthropic.claude", "unheard-of"])
 def test_other_providers_are_left_to_litellm(model: str) -> None:
-    assert complete(Settings(model=model), person=False).model == model
+    assert complete_settings(Settings(model=model), person=False).model == model
 
 
 def test_a_server_of_ones_own_may_need_no_key() -> None:
@@ -44,12 +44,12 @@ def test_the_scripted_model_needs_no_key() -> None:
 
 def test_the_providers_own_variable_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    assert complete(Settings(model="openai/gpt-5"), person=False).api_key is None
+    assert complete_settings(Settings(model="openai/gpt-5"), person=False).api_key is None
 
 
 def test_our_variable_is_the_key_whatever_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OHSANDBOX_API_KEY", "k")
-    assert complete(Settings(model="openai/gpt-5"), person=False).resolved_api_key() == "k"
+    assert complete_settings(Settings(model="openai/gpt-5"), person=False).resolved_api_key() == "k"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_the_file_says_of_its_model_does_not_hold_for_one_of_a_flag(
 
 def test_a_missing_key_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="OPENAI_API_KEY"):
-        complete(Settings(model="openai/gpt-5"), person=False)
+        complete_settings(Settings(model="openai/gpt-5"), person=False)
 
 
 @pytest.mark.parametrize("command", [["mcp", "list"], ["run", "x", "--model", "scripted:none", "--runtime", "cli"]])
@@ -94,10 +94,10 @@ def test_where_a_stored_key_is_sent_by_a_variable_of_the_provider_is_told(
     monkeypatch.setenv("OHSANDBOX_HOME", str(tmp_path))
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / "openai").write_text("stored-key\n")
-    complete(Settings(model="openai/gpt-5"), person=False)
+    complete_settings(Settings(model="openai/gpt-5"), person=False)
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("OPENAI_BASE_URL", "http://u:canary@127.0.0.1:9/v1")
-    complete(Settings(model="openai/gpt-5"), person=False)
+    complete_settings(Settings(model="openai/gpt-5"), person=False)
     told = capsys.readouterr().err
     assert "OPENAI_BASE_URL, 'http://***@127.0.0.1:9/v1', says where the stored key is sent" in told
 
@@ -117,4 +117,4 @@ def test_the_address_of_a_flag_is_kept_for_who_resumes_and_that_of_the_file_is_n
 def test_no_model_names_the_settings_that_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OHSANDBOX_HOME", str(tmp_path / "state"))
     with pytest.raises(UsageError, match=f"{tmp_path}/state/settings.json"):
-        complete(Settings(), person=False)
+        complete_settings(Settings(), person=False)

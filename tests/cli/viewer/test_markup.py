@@ -7,48 +7,48 @@ import pytest
 from ohsandbox.cli.rendering import text as texts
 from ohsandbox.cli.rendering.lines import BlockLine, TextEdit, edit_lines, patch_lines
 from ohsandbox.cli.viewer.changes_entry import MAX_LINES, difference
-from ohsandbox.cli.viewer.markup import MAX_MARKDOWN_CHARS, cut_pieces, markdown, printed
+from ohsandbox.cli.viewer.markup import MAX_MARKDOWN_CHARS, cut_pieces, markdown_elements, output_elements
 from ohsandbox.secrets import Masker
 
 
 def test_markdown_is_a_tree_of_elements() -> None:
-    assert markdown("# Hi *you*\n\n- a\n- `b`\n\n3. c") == [
+    assert markdown_elements("# Hi *you*\n\n- a\n- `b`\n\n3. c") == [
         ["h1", {}, "Hi ", ["em", {}, "you"]],
         ["ul", {}, ["li", {}, "a"], ["li", {}, ["code", {}, "b"]]],
         ["ol", {"start": 3}, ["li", {}, "c"]],
     ]
-    assert markdown("```py\nx < 1\n```") == [["pre", {"lang": "py"}, "x < 1\n"]]
-    assert markdown("|a|\n|-|\n|~~b~~|")[0][0] == "table"
+    assert markdown_elements("```py\nx < 1\n```") == [["pre", {"lang": "py"}, "x < 1\n"]]
+    assert markdown_elements("|a|\n|-|\n|~~b~~|")[0][0] == "table"
 
 
 def test_markup_in_markdown_is_text_and_images_are_named() -> None:
-    assert markdown("<b>x</b> ![p](http://e.example/x.png)") == [
+    assert markdown_elements("<b>x</b> ![p](http://e.example/x.png)") == [
         ["p", {}, "<b>x</b> ", "[image: p, http://e.example/x.png]"]
     ]
-    assert markdown("<div>x</div>") == [["p", {}, "<div>x</div>"]]
+    assert markdown_elements("<div>x</div>") == [["p", {}, "<div>x</div>"]]
 
 
 @pytest.mark.parametrize(
     "target", ["javascript:alert(1)", "data:text/html,x", "file:///etc/passwd", "/x", "//e.example"]
 )
 def test_links_lead_to_http_alone(target: str) -> None:
-    assert "href" not in str(markdown(f"[x]({target})"))
+    assert "href" not in str(markdown_elements(f"[x]({target})"))
 
 
 def test_markdown_hides_nothing() -> None:
-    assert markdown("a\u202eb") == [["p", {}, "a\\u{202e}b"]]
+    assert markdown_elements("a\u202eb") == [["p", {}, "a\\u{202e}b"]]
 
 
 def test_a_secret_that_markdown_would_put_together_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "_maskers", [Masker({"KEY": "sk-1234567890abcdef"})])
-    assert markdown("sk-1234567890abcdef and `sk-1234567890abcdef`") == [
+    assert markdown_elements("sk-1234567890abcdef and `sk-1234567890abcdef`") == [
         ["p", {}, "<secret:KEY> and ", ["code", {}, "<secret:KEY>"]]
     ]
 
 
 def test_a_long_message_is_shown_as_it_was_written() -> None:
     text = "*x* " * MAX_MARKDOWN_CHARS
-    assert markdown(text) == [["pre", {}, text]]
+    assert markdown_elements(text) == [["pre", {}, text]]
 
 
 @pytest.mark.parametrize(
@@ -68,20 +68,20 @@ def test_a_long_message_is_shown_as_it_was_written() -> None:
     ],
 )  # fmt: skip
 def test_output_keeps_colours_and_no_other_control(raw: str, shown: object) -> None:
-    assert printed(raw) == shown
+    assert output_elements(raw) == shown
 
 
 @pytest.mark.parametrize(
     "raw", ["\x1b]0;\x1b[31m\x07x", "\x1b[3\x1b[31m1mx", "a\tb\x1b[1m\tc", "\x1b[31m\u202ex\x00", "\x1b[" * 9 + "1mx"]
 )
 def test_the_pieces_together_are_what_a_terminal_of_ours_shows(raw: str) -> None:
-    shown = printed(raw)
+    shown = output_elements(raw)
     assert (shown if isinstance(shown, str) else "".join(text for _, text in shown)) == texts.output(raw)
 
 
 def test_a_secret_with_a_colour_in_it_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "_maskers", [Masker({"KEY": "sk-1234567890abcdef"})])
-    assert printed("\x1b[32mok\x1b[0m sk-12345\x1b[31m67890abcdef") == "ok <secret:KEY>"
+    assert output_elements("\x1b[32mok\x1b[0m sk-12345\x1b[31m67890abcdef") == "ok <secret:KEY>"
 
 
 def test_pieces_are_cut() -> None:

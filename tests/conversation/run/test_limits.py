@@ -8,7 +8,7 @@ import pytest
 
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation, RunLimits
-from ohsandbox.conversation.config import limits_of
+from ohsandbox.conversation.config import run_limits_of
 from ohsandbox.conversation.run.limits import Deadline, Spending
 from ohsandbox.errors import LimitReachedError, UsageError
 from ohsandbox.events import ConversationStatus as Status
@@ -109,7 +109,7 @@ def test_every_limit_is_a_setting_of_the_same_name() -> None:
     given = {"max_iterations": 3, "max_time_s": 4.0, "max_tokens": 5, "max_cost_usd": 6.0, "stuck_detection": False}
     given |= {"nudge_after": 7, "stuck_after": 8}
     assert set(given) == set(RunLimits.model_fields)
-    assert limits_of(Settings(**given)) == RunLimits(**given)
+    assert run_limits_of(Settings(**given)) == RunLimits(**given)
 
 
 def test_time_stands_still_while_a_person_is_asked() -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from ohsandbox.evaluation.reports.foreign_text import MAX_NAME_CHARS, message, name, output_tail, printed
+from ohsandbox.evaluation.reports.foreign_text import MAX_NAME_CHARS, message_line, name, output_tail, terminal_text
 from tests.evaluation.results import HOSTILE_NAMES
 
 
@@ -19,12 +19,12 @@ def test_names_that_look_alike_stay_apart() -> None:
 
 
 def test_a_message_is_one_line() -> None:
-    assert message("first\n\n  second\x07") == "first second\\u{7}"
+    assert message_line("first\n\n  second\x07") == "first second\\u{7}"
 
 
 def test_output_is_as_its_terminal_would_show_it_in_legal_characters() -> None:
-    assert printed("\x1b[31mred\x1b[0m\n1%\r100%\n") == "red\n100%\n"
-    every = printed("".join(map(chr, [*range(0xD800), *range(0xE000, 0x11000)])))
+    assert terminal_text("\x1b[31mred\x1b[0m\n1%\r100%\n") == "red\n100%\n"
+    every = terminal_text("".join(map(chr, [*range(0xD800), *range(0xE000, 0x11000)])))
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]", every)
 
 

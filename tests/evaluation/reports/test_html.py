@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox.evaluation.reports import read_results
-from ohsandbox.evaluation.reports.comparison import compare, comparison_html
+from ohsandbox.evaluation.reports.comparison import compare_reports, comparison_html
 from ohsandbox.evaluation.reports.html import html
 from ohsandbox.evaluation.results import Load, Phase, Resources, StepResult
 from tests.cli.viewer.chromium import PROGRAM
@@ -55,7 +55,7 @@ def _hostile(path: Path) -> Path:
 @pytest.fixture(params=["report", "comparison"])
 def page(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     source = read_results([_hostile(tmp_path)])
-    return html(source) if request.param == "report" else comparison_html(compare(source.report, source.report))
+    return html(source) if request.param == "report" else comparison_html(compare_reports(source.report, source.report))
 
 
 def test_the_policy_allows_one_style_and_one_script_by_hash_and_nothing_else(page: str) -> None:

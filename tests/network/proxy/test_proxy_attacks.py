@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ohsandbox.network.proxy import upstream
 from ohsandbox.network.proxy.budgets import NetworkBudgets
 from ohsandbox.network.proxy.client_hello import ALERT_ACCESS_DENIED
-from ohsandbox.network.proxy.http_head import HeadError, RequestReader, parsed_request, target_of
+from ohsandbox.network.proxy.http_head import HeadError, RequestReader, parsed_request, request_target
 from tests.aio import counted_turns
 from tests.network.proxy.world import PUBLIC, Handler, World, client_context, echo, echo_http, server_context, world
 
@@ -459,7 +459,7 @@ def _parse(data: bytes) -> tuple[str, int] | None:
         found = await RequestReader(reader, 32 * 1024).read_head()
         if not found:
             return None
-        target = target_of(parsed_request(found, h11.Connection(h11.SERVER)))
+        target = request_target(parsed_request(found, h11.Connection(h11.SERVER)))
         return target.host, target.port
 
     return asyncio.run(read())

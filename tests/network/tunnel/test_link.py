@@ -199,7 +199,7 @@ def test_any_order_of_frames_is_served_or_ends_the_tunnel_and_nothing_stays(said
         await tunnel.listen(PORT, swallow)
         assert tunnel._link is not None
         for one in said:
-            tunnel._link._arrived([(1, one)])
+            tunnel._link._on_chunks([(1, one)])
             await asyncio.sleep(0)
         await tunnel.close()
         assert not tunnel._tasks
@@ -226,7 +226,7 @@ async def test_an_impostor_that_floods_gets_no_more_handlers_than_there_are_stre
     impostor.say(accepts + closes)
     await all_run.wait()
     assert tunnel._link is not None
-    tunnel._link._arrived([(1, accepts)])  # while its handler runs a number is not free: this is a lie
+    tunnel._link._on_chunks([(1, accepts)])  # while its handler runs a number is not free: this is a lie
     assert isinstance(tunnel._link.ended, ConnectorError)
     assert running == HALF
     await tunnel.close()
@@ -364,14 +364,14 @@ async def test_an_answer_for_which_nobody_waits_any_more_ends_no_connection() ->
         await until(lambda: PORT + 1 in link._asked)
         waiting.cancel()
         await asyncio.wait([waiting])
-        link._arrived([(1, frame(FrameKind.LISTENING, PORT + 1, 0) + ACCEPTED)])
+        link._on_chunks([(1, frame(FrameKind.LISTENING, PORT + 1, 0) + ACCEPTED)])
         assert (link.ended, [*link._streams]) == (None, [HALF])
 
 
 async def test_a_connection_to_a_port_that_was_just_closed_is_reset() -> None:
     async with listening(swallow) as (tunnel, link, impostor):
         await tunnel.unlisten(PORT)
-        link._arrived([(1, ACCEPTED)])
+        link._on_chunks([(1, ACCEPTED)])
         await heard(impostor, frame(FrameKind.CLOSE, HALF, ABORTED))
 
 
@@ -380,7 +380,7 @@ async def test_a_handler_that_fails_closes_its_connection_only(caplog: pytest.Lo
         raise ValueError("a defect")
 
     async with listening(fails) as (_, link, impostor):
-        link._arrived([(1, ACCEPTED)])
+        link._on_chunks([(1, ACCEPTED)])
         await heard(impostor, frame(FrameKind.CLOSE, HALF))
         assert link.ended is None
         assert caplog.records[-1].message == f"a connection of the sandbox to port {PORT} failed"
@@ -393,9 +393,9 @@ async def test_a_sandbox_that_sends_on_to_a_closing_connection_gets_credit_until
         writer.write(bytes(WINDOW_BYTES + 1))
 
     async with listening(answers_much) as (_, link, impostor):
-        link._arrived([(1, ACCEPTED)])
+        link._on_chunks([(1, ACCEPTED)])
         await until(link._streams[HALF].is_closing)
-        link._arrived([(1, data(HALF, bytes(PIECE_BYTES)) * (WINDOW_BYTES // 4 // PIECE_BYTES))])
+        link._on_chunks([(1, data(HALF, bytes(PIECE_BYTES)) * (WINDOW_BYTES // 4 // PIECE_BYTES))])
         await heard(impostor, frame(FrameKind.CREDIT, HALF, WINDOW_BYTES // 4))
 
 

@@ -125,7 +125,7 @@ def test_ports_outlast_a_restart_a_restore_and_the_death_of_everything_inside(
     checkpoint = runtime.checkpoint()
     runtime.end_processes()
     assert until_it_answers(here.port) == b"from the host"
-    runtime._the_sandbox().container.kill()
+    runtime._require_sandbox().container.kill()
     runtime.run(["true"])  # finds it dead, and starts it again
     assert until_it_answers(here.port) == b"from the host"
     runtime.restore(checkpoint)
@@ -138,7 +138,7 @@ def test_a_sandbox_that_was_stopped_is_not_started_for_a_port(
 ) -> None:
     runtime = sandbox()
     runtime.expose_host(host_service)
-    runtime._the_sandbox().container.kill()
+    runtime._require_sandbox().container.kill()
     with pytest.raises((OSError, http.client.HTTPException)):
         get(runtime.forward(host_service).port)
     assert not runtime.is_alive()

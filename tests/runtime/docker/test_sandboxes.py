@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox import DockerRuntime, find_sandbox, list_sandboxes, remove_sandbox
-from ohsandbox.cli.commands.sandboxes import list_sandboxes as ps
+from ohsandbox.cli.commands.sandboxes import print_sandboxes as ps
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker.ownership.lease import LEASE_LABEL
 

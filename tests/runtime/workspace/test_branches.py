@@ -18,7 +18,14 @@ from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker.mounts.mount_policy import check_directory
 from ohsandbox.runtime.workspace import branches
 from ohsandbox.runtime.workspace import git as our_git
-from ohsandbox.runtime.workspace.branches import bring, drop, find_branches, merge, open_branch, work_of
+from ohsandbox.runtime.workspace.branches import (
+    fetch_branch,
+    find_branches,
+    merge_into_checkout,
+    open_branch,
+    remove_tree,
+    work_of,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,8 +89,8 @@ def test_two_branches_are_apart_and_both_come_back(project: Path) -> None:
         with work_of(branch) as work:
             assert (work.commits, work.is_dirty) == (commits, True)
             assert [line for line in diff(branch, work).splitlines() if line[:1] == b"+" and line[1:2] != b"+"] == lines
-            bring(branch, work)
-        assert merge(branch)
+            fetch_branch(branch, work)
+        assert merge_into_checkout(branch)
     assert [(project / name).read_text() for name in ("a", "b", "kept.log")] == ["one\n", "two\n", "2\n"]
     assert git(project, "status", "--short") == ""
     assert open_branch(project, "two") == two
@@ -95,8 +102,8 @@ def test_what_was_brought_is_known_and_more_of_it_follows(project: Path) -> None
         (branch.tree / "a").write_text(text)
         for _ in range(2):  # the second time nothing is new
             with work_of(branch) as work:
-                bring(branch, work)
-        assert merge(branch)
+                fetch_branch(branch, work)
+        assert merge_into_checkout(branch)
         assert (project / "a").read_text() == text
     with work_of(branch) as work:
         assert git(project, "rev-parse", "two") == work.commit
@@ -110,15 +117,15 @@ def test_neither_a_conflict_nor_files_of_the_person_lose_anything(project: Path)
         if commit:
             git(project, "commit", "-qam", "mine")
         with work_of(branch) as work:
-            bring(branch, work)
-        assert not merge(branch)
+            fetch_branch(branch, work)
+        assert not merge_into_checkout(branch)
         assert (project / "a").read_text() == "mine\n"
         assert git(project, "show", "two:a") == "theirs"
     git(project, "checkout", "-q", "two")
     git(project, "commit", "-q", "--allow-empty", "-m", "of the person's")
     (branch.tree / "a").write_text("more\n")
     with work_of(branch) as work, pytest.raises(UsageError, match="has other commits, is checked out there"):
-        bring(branch, work)
+        fetch_branch(branch, work)
 
 
 def test_work_that_is_nowhere_else_is_dropped_only_by_a_persons_word(
@@ -205,7 +212,7 @@ def test_nothing_of_a_hostile_tree_or_repository_runs_here(project: Path, tmp_pa
     (branch.tree / "a").write_text("changed\n")
     with work_of(branch) as work:
         assert diff(branch, work)
-        bring(branch, work)
+        fetch_branch(branch, work)
     assert not canary.exists()
     git(inner, "status")
     assert canary.exists()
@@ -252,7 +259,7 @@ def test_a_sandbox_works_in_its_tree_and_only_reads_the_repositorys_objects(proj
     assert not (branch.tree / ".git/hooks/pre-commit").exists()
     with work_of(branch) as work:
         assert b"+more" in diff(branch, work)
-    drop(branch)
+    remove_tree(branch)
 
 
 PROGRAMS = {
@@ -283,8 +290,8 @@ def test_nothing_runs_and_no_other_directory_is_written_because_of_a_repository_
     (branch.tree / "new.f").write_text("new\n")
     is_refused = name == "protocol"
     with work_of(branch) as work, pytest.raises(UsageError) if is_refused else nullcontext():
-        bring(branch, work)
-    assert merge(branch) is not is_refused
+        fetch_branch(branch, work)
+    assert merge_into_checkout(branch) is not is_refused
     assert (project / "new.f").exists() is not is_refused
     assert not canary.exists()
     assert [*elsewhere.iterdir()] == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ohsandbox.runtime.workspace import changes
-from ohsandbox.runtime.workspace.changes import ChangeKind, ChangeTracker, WorkspaceReport, compare, scan
+from ohsandbox.runtime.workspace.changes import ChangeKind, ChangeTracker, WorkspaceReport, compare_scans, scan_tree
 from ohsandbox.runtime.workspace.git_layout import config_values, looks_like_dotgit
 
 
@@ -41,11 +41,11 @@ def tree(tmp_path: Path) -> Path:
 
 
 def changed_by(tree: Path, *doings: object) -> WorkspaceReport:
-    before = scan(tree)
+    before = scan_tree(tree)
     for doing in doings:
         assert callable(doing)
         doing()
-    return compare(tree, before, scan(tree))
+    return compare_scans(tree, before, scan_tree(tree))
 
 
 def test_ordinary_work_is_nothing_to_tell(tree: Path) -> None:
@@ -208,8 +208,8 @@ def test_a_file_of_the_same_size_and_time_is_seen_as_changed(tree: Path) -> None
 
 def test_a_missing_directory_and_a_loop_are_no_trouble(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path)
-    assert scan(tmp_path).marked == {}
-    assert scan(tmp_path / "no").marked == {}
+    assert scan_tree(tmp_path).marked == {}
+    assert scan_tree(tmp_path / "no").marked == {}
 
 
 @pytest.mark.parametrize("name", [".GIT", ".Git", "git~1", "GIT~2", ".git ", ".git.", ".git::$DATA", ".g\u200cit"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.workspace.copy_selection import looks_secret, select
+from ohsandbox.runtime.workspace.copy_selection import looks_secret, select_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,14 +43,14 @@ def test_what_git_ignores_stays_behind_and_is_named_and_what_it_tracks_does_not(
         _git(root, "add", "-f", "tracked.log", "a.py")
         _write(root, "excluded")
         (root / ".git" / "info" / "exclude").write_text("excluded\n")
-    found = select(root)
+    found = select_files(root)
     work = {path for path in found.paths if not path.startswith(".git/")} - {".git"}
     assert work == {".gitignore", "a.py", "sub", "sub/.gitignore", "sub/b.py", "sub/keep.log", "empty"} | (
         {"tracked.log"} if repository else set()
     )
     ignored = {"node_modules/", "sub/x.log", "deep/"} | ({"excluded"} if repository else {"tracked.log"})
     assert found.left_out == dict.fromkeys(ignored, "ignored by git")
-    everything = select(root, everything=True)
+    everything = select_files(root, everything=True)
     assert {"node_modules/m/i.js", "tracked.log", "deep/x.log"} <= everything.paths
     assert everything.left_out == {}
 
@@ -60,10 +60,10 @@ def test_secrets_stay_behind_wherever_they_are_and_even_if_they_are_tracked(root
     _write(root, *secrets, ".aws/config", ".env.example", "credentials.py", "id_rsa.pub", "environment.md")
     _git(root, "init", "-q")
     _git(root, "add", ".")
-    found = select(root)
+    found = select_files(root)
     assert {*found.left_out} == {*secrets, ".aws/"}
     assert {".env.example", "credentials.py", "id_rsa.pub", "environment.md"} <= found.paths
-    assert {*secrets, ".aws/config"} <= select(root, everything=True).paths
+    assert {*secrets, ".aws/config"} <= select_files(root, everything=True).paths
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_of_a_repository_the_history_is_copied_and_nothing_that_git_runs_or_that
     _git(root, "add", "f")
     _git(root, "commit", "-qm", "one")
     _git(root, "remote", "add", "origin", "https://token@example.invalid/x")
-    found = select(root)
+    found = select_files(root)
     assert found.has_git
     parts = {path.split("/")[1] for path in found.paths if path.startswith(".git/")}
     assert parts == {"HEAD", "index", "logs", "objects", "refs"}
@@ -105,7 +105,7 @@ def test_a_hostile_repository_runs_nothing_and_leads_nowhere(root: Path, tmp_pat
     os.mkfifo(tmp_path / "fifo")
     (root / ".gitattributes").write_text("* filter=x\n")
     (root / "out").symlink_to(outside)
-    found = select(root)
+    found = select_files(root)
     assert {path for path in found.paths if not path.startswith(".git/")} == {".git", ".gitattributes", "f", "out"}
     assert not (tmp_path / "ran").exists()
 
@@ -121,17 +121,17 @@ def test_repositories_within_and_above_count(root: Path, tmp_path: Path) -> None
     _git(root, "clone", "-q", str(tmp_path / "other"), "nested")
     _write(root, "below/f", "below/g.tmp", "nested/y.log", "module/y.log")
     (root / ".gitignore").write_text("*.tmp\n")
-    found = select(root)
+    found = select_files(root)
     assert {"module/s", "nested/s", "below/f"} <= found.paths
     assert {"module/y.log", "nested/y.log", "below/g.tmp"} == {*found.left_out}
     assert not any(".git" in path.split("/")[1:] for path in found.paths)
-    assert select(root / "below").left_out == {"g.tmp": "ignored by git"}
+    assert select_files(root / "below").left_out == {"g.tmp": "ignored by git"}
 
 
 def test_a_repository_that_cannot_stand_alone_is_left_out_and_named(root: Path) -> None:
     _git(root, "init", "-q")
     _write(root, "f", ".git/objects/info/alternates")
-    found = select(root)
+    found = select_files(root)
     assert not found.has_git
     assert found.left_out == {".git/": "its objects lie elsewhere"}
 
@@ -140,11 +140,11 @@ def test_without_git_on_this_machine_one_line_says_so(root: Path, monkeypatch: p
     _write(root, "f")
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(UsageError, match="Install git"):
-        select(root)
-    assert select(root, everything=True).paths == {"f"}
+        select_files(root)
+    assert select_files(root, everything=True).paths == {"f"}
 
 
 def test_a_damaged_index_is_one_line(root: Path) -> None:
     _write(root, "f", ".git/index", ".git/HEAD")
     with pytest.raises(UsageError, match="could not list the files"):
-        select(root)
+        select_files(root)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox.errors import ToolError
-from ohsandbox.tools.search.script import call, engine_of, use_engine
+from ohsandbox.tools.search.script import engine_of, run_job, use_engine
 from tests.tools.search.replies import Answers, said
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_records_are_told_from_complaints_and_kinds_from_each_other() -> None:
-    reply = call(Answers(said("out", "@sgrep 1\0@i./.gitignore\0@sxargs 123\0")), "look", "/w", "")
+    reply = run_job(Answers(said("out", "@sgrep 1\0@i./.gitignore\0@sxargs 123\0")), "look", "/w", "")
     assert reply.statuses == {"grep": 1, "xargs": 123}
     assert reply.texts("i") == ["./.gitignore"]
     assert (reply.stdout, reply.stopped) == ("out", False)
@@ -23,7 +23,7 @@ def test_records_are_told_from_complaints_and_kinds_from_each_other() -> None:
 
 @pytest.mark.parametrize("answer", [said(code=None), said(stderr="@sfind 143\0")])
 def test_a_call_or_a_program_that_reached_its_limit_is_stopped(answer: ExecResult) -> None:
-    assert call(Answers(answer), "look", "/w", "").stopped
+    assert run_job(Answers(answer), "look", "/w", "").stopped
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_a_call_or_a_program_that_reached_its_limit_is_stopped(answer: ExecResul
 )
 def test_a_search_that_did_not_run_is_told_with_its_remedy(answer: ExecResult, fact: str) -> None:
     with pytest.raises(ToolError, match=fact) as caught:
-        call(Answers(answer), "look", "/w", "")
+        run_job(Answers(answer), "look", "/w", "")
     assert any(remedy in str(caught.value) for remedy in ("Install it", "`path`", "Escape"))
 
 
 def test_a_complaint_of_a_stopped_search_is_no_error() -> None:
-    assert call(Answers(said(stderr="grep: killed\n@sgrep 143\0")), "look", "/w", "").stopped
+    assert run_job(Answers(said(stderr="grep: killed\n@sgrep 143\0")), "look", "/w", "").stopped
 
 
 def test_programs_are_looked_for_once_and_again_after_one_was_missing() -> None:
@@ -61,6 +61,6 @@ def test_programs_are_looked_for_once_and_again_after_one_was_missing() -> None:
     assert [engine_of(runtime), engine_of(runtime)] == [(True, "find")] * 2
     assert runtime.probes == 1
     with pytest.raises(ToolError):
-        call(runtime, "look", "/w", "")
+        run_job(runtime, "look", "/w", "")
     assert engine_of(runtime).has_rg
     assert runtime.probes == 2

@@ -22,17 +22,17 @@ from ohsandbox.conversation.approvals.rules.shell_syntax import (
     SimpleCommand,
     UnreadableError,
     basename,
-    read,
+    parse_commands,
 )
 from ohsandbox.conversation.approvals.rules.variables import RUN_BY_SHELL, command_variables
 from ohsandbox.conversation.approvals.rules.wrappers import (
     MAX_WRAPPED,
     PYTHONS,
+    approximate_commands,
     hazards_in,
     inner_of,
     is_interpreter,
     is_wrapper,
-    rough_commands,
     script_of,
 )
 
@@ -153,7 +153,7 @@ class _Rules:
             self.note(Finding("HIGH", "It has more texts in texts than the rules read."))
             return
         try:
-            commands, functions = read(text, cwd=cwd, variables=variables)
+            commands, functions = parse_commands(text, cwd=cwd, variables=variables)
         except UnreadableError as error:
             self.note(Finding(self._unreadable, f"The rules cannot read the command: {error}."))
             return
@@ -168,7 +168,7 @@ class _Rules:
         for text in reading.texts:
             self.shell(text, cwd=like.cwd, depth=depth + 1)
         if any(finding.what.startswith(("Runs programs", "Code that", "Does what")) for finding in reading.findings):
-            self._each(rough_commands(code[:MAX_CHARS], like), _MAX_DEPTH)
+            self._each(approximate_commands(code[:MAX_CHARS], like), _MAX_DEPTH)
 
     def command(self, command: SimpleCommand, functions: frozenset[str], depth: int) -> None:
         """Check one command and the commands that it runs."""
@@ -203,7 +203,7 @@ class _Rules:
 
     def _small_language(self, command: SimpleCommand, depth: int) -> None:
         """Check scripts for sed, awk and similar programs, which can run commands."""
-        self._each((inner for word in command.operands for inner in rough_commands(word, command)), depth)
+        self._each((inner for word in command.operands for inner in approximate_commands(word, command)), depth)
         if "awk" in command.program and any("An awk" in finding.what for finding in self.found):
             strings = filter(None, _STRINGS.findall(" ".join(command.operands)[:MAX_CHARS]))
             for text in [*strings][:_MAX_DEPTH]:
@@ -221,7 +221,7 @@ class _Rules:
             self.code(read_python(inner.text), inner.text, like=outer, depth=depth)
         else:
             self.note(Finding("MEDIUM", f"Code for {outer.program}, which the rules cannot read."))
-            self._each(rough_commands(inner.text[:MAX_CHARS], outer), _MAX_DEPTH)
+            self._each(approximate_commands(inner.text[:MAX_CHARS], outer), _MAX_DEPTH)
 
     def _shell_inside(self, text: str, outer: SimpleCommand, depth: int) -> None:
         names = {
@@ -269,7 +269,7 @@ class _Rules:
             elif command.program not in {"node", "perl", "ruby"}:
                 self.shell(text, cwd=command.cwd, depth=_MAX_DEPTH - 1)
             else:
-                self._each(rough_commands(text[:MAX_CHARS], command), _MAX_DEPTH)
+                self._each(approximate_commands(text[:MAX_CHARS], command), _MAX_DEPTH)
             return True
         return not set(full) & set("$`*?") and is_inside(full, self._workdir) and "/.git/" not in full
 

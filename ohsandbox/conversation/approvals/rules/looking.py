@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.conversation.approvals.rules import Finding, names
 from ohsandbox.conversation.approvals.rules.git import subcommand
-from ohsandbox.conversation.approvals.rules.shell_syntax import UnreadableError, read
+from ohsandbox.conversation.approvals.rules.shell_syntax import UnreadableError, parse_commands
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +69,7 @@ def only_looks(text: str, *, workdir: str) -> bool:
     if _ARITHMETIC.search(text):
         return False
     try:
-        commands, functions = read(text, cwd=workdir)
+        commands, functions = parse_commands(text, cwd=workdir)
     except UnreadableError:
         return False
     return bool(commands) and not functions and all(map(_looks, commands))
@@ -115,7 +115,7 @@ def lasting(findings: list[Finding], text: str, *, workdir: str) -> list[Finding
     """Return findings for a sandbox without checkpoints: losing files, even by a plain `rm`, is HIGH."""
     rated = [finding._replace(risk="HIGH") if finding.what.startswith(_LOSES) else finding for finding in findings]
     try:
-        removes = any(command.program in _REMOVES for command in read(text, cwd=workdir).commands)
+        removes = any(command.program in _REMOVES for command in parse_commands(text, cwd=workdir).commands)
     except UnreadableError:  # the findings report it
         removes = False
     return [*rated, Finding("HIGH", "Deletes files, and nothing here brings them back.")] if removes else rated

@@ -236,7 +236,7 @@ def simple_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Finding
     yield from secret_findings(" ".join(command.arguments))
     yield from variable_findings(command)
     yield from _leads_outside(command, workdir)
-    for target in _written(command):
+    for target in _written_paths(command):
         yield from place_findings(command.full(target), workdir=workdir)
         if target.startswith(("$", "`")) and not target.startswith(("$HOME", "${HOME")):
             yield Finding("MEDIUM", f"Writes to a path that the shell computes: {quoted(target)}.")
@@ -252,7 +252,7 @@ def _text(command: SimpleCommand) -> str:
     return "\0".join(["", *command.arguments, *([] if command.stdin is None else [command.stdin]), ""])
 
 
-def _written(command: SimpleCommand) -> Iterator[str]:
+def _written_paths(command: SimpleCommand) -> Iterator[str]:
     """Paths that the command writes to, from its redirections, operands and options."""
     yield from command.written
     if command.program in _WRITERS:

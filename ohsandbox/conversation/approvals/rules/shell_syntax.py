@@ -138,7 +138,7 @@ class Reading(NamedTuple):
     functions: frozenset[str]
 
 
-def read(text: str, *, cwd: str, variables: Mapping[str, str] | None = None) -> Reading:
+def parse_commands(text: str, *, cwd: str, variables: Mapping[str, str] | None = None) -> Reading:
     """Parse the commands of a text, in order; if it contains values of their variables, also once with each value.
 
     Raises:

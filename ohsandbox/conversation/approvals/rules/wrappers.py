@@ -154,7 +154,7 @@ def hazards_in(command: SimpleCommand) -> Iterator[SimpleCommand]:
                 return
 
 
-def rough_commands(code: str, like: SimpleCommand) -> Iterator[SimpleCommand]:
+def approximate_commands(code: str, like: SimpleCommand) -> Iterator[SimpleCommand]:
     """Commands in code of any language: from each name of HAZARDS to the end of its statement."""
     for sentence in re.split(r"[;|&\n(){}`!]+", re.sub(r"[\"',\[\]\\]+", " ", code)):
         words = sentence.split()

@@ -135,11 +135,11 @@ def restore(
         prepare(new_container)
     except BaseException:
         if new_container is not None:
-            new_container.remove()
+            new_container.force_remove()
         with contextlib.suppress(SandboxUnavailable), engine_errors("putting it back"):
             engine.api.rename(container.id, container.name)
         raise
-    container.remove()
+    container.force_remove()
     return new_container
 
 
@@ -300,14 +300,16 @@ def prune(engine: Engine, *, owner: Path | None) -> None:
     everything = [record for record in records(engine) if record.id]
     if owner is not None:
         own = [record for record in everything if record.owner == str(owner.absolute())]
-        for record in _beyond(own[1:], count=MAX_EACH - 1, size_bytes=_MAX_EACH_BYTES):
+        for record in _over_limits(own[1:], count=MAX_EACH - 1, size_bytes=_MAX_EACH_BYTES):
             release(engine, record)
             everything.remove(record)
-    for record in _beyond([record for record in everything if record.owner], count=_MAX_ALL, size_bytes=MAX_ALL_BYTES):
+    for record in _over_limits(
+        [record for record in everything if record.owner], count=_MAX_ALL, size_bytes=MAX_ALL_BYTES
+    ):
         release(engine, record)
 
 
-def _beyond(of_owner: list[CheckpointRecord], *, count: int, size_bytes: int) -> list[CheckpointRecord]:
+def _over_limits(of_owner: list[CheckpointRecord], *, count: int, size_bytes: int) -> list[CheckpointRecord]:
     """Return those of of_owner (oldest first) that exceed count or size_bytes, counted from the newest, which stays."""
     total = 0
     for number, record in enumerate(reversed(of_owner)):

@@ -23,7 +23,7 @@ from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.workspace import traces
-from ohsandbox.runtime.workspace.copy_selection import select
+from ohsandbox.runtime.workspace.copy_selection import select_files
 from ohsandbox.runtime.workspace.traces import Stamp  # noqa: TC001 - pydantic reads annotations at run time
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _digest(engine: Engine, options: DockerOptions, facts: ImageFacts) -> str:
 def _stamps(source: str, *, everything: bool) -> str:
     """Return a hash of path, mode, size, inode and change time of each copied file: the checkpoint holds the copy."""
     digest = hashlib.sha256()
-    for path in sorted(select(Path(source), everything=everything).paths or ()):
+    for path in sorted(select_files(Path(source), everything=everything).paths or ()):
         with contextlib.suppress(FileNotFoundError):
             stats = os.lstat(f"{source}/{path}")
             stamp = repr((path, stats.st_mode, stats.st_size, stats.st_ino, stats.st_ctime_ns))

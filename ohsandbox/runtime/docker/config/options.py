@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from ohsandbox.arguments import expect, wrong
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.build_options import Build
-from ohsandbox.runtime.build_options import checked as checked_build
+from ohsandbox.runtime.build_options import resolved_build as checked_build
 from ohsandbox.runtime.docker.config import profiles
 from ohsandbox.runtime.docker.config.container_config import (
     TRUST_DIR,
@@ -80,7 +80,7 @@ _NONE_WHERE_EMPTY = {"credentials", "expose_host", "runtime", "labels", "service
 
 
 class DockerOptions(BaseModel):
-    """The caller's options; `checked` validates them."""
+    """The caller's options; `validated_options` validates them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -168,7 +168,7 @@ def from_arguments(
     """Return validated options from the arguments of a `DockerRuntime`.
 
     Raises:
-        UsageError: as `checked`.
+        UsageError: as `validated_options`.
     """
     if build is not None and image is not None:
         raise UsageError(f"build= and image={image!r} exclude each other. Leave one out.")
@@ -178,7 +178,7 @@ def from_arguments(
     workspaces = asked_workspaces(workspace, same_path=same_path)
     copied = copied_directory(workspaces) if copy else None
     empty = {name for name, value in others.items() if name in _NONE_WHERE_EMPTY and not value}
-    return checked(
+    return validated_options(
         image=image, build=None if build is None else checked_build(build),
         workspaces=[] if copy else workspaces, copy_of=copied, copies_all=copy == "all", same_path=same_path or None,
         mounts=asked_mounts(mounts) or None, user=None if user is None else str(user),
@@ -187,7 +187,7 @@ def from_arguments(
     )  # fmt: skip
 
 
-def checked(**asked: object) -> DockerOptions:
+def validated_options(**asked: object) -> DockerOptions:
     """Return the options after all validation that needs no engine.
 
     Raises:

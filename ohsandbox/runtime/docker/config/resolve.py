@@ -53,7 +53,7 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _WANTED_FILES = 65536
 
 
-def resolve(
+def resolve_config(
     asked: DockerOptions,
     facts: ImageFacts,
     engine: Engine,
@@ -72,7 +72,7 @@ def resolve(
     is_strict = asked.profile == "strict"
     home = {"HOME": MAPPED_HOME} if asked.writable or is_strict else {}
     cached = {} if asked.cache is None else caches.ENVIRONMENT | {"APT_CONFIG": CA_FILE_VARIABLES["APT_CONFIG"]}
-    env = QUIET_ENV | home | asked.ca_environment | cached | _with_the_images(asked.env, facts.env)
+    env = QUIET_ENV | home | asked.ca_environment | cached | _with_image_variables(asked.env, facts.env)
     if not asked.gpus and any(entry.startswith("NVIDIA_VISIBLE_DEVICES=") for entry in facts.env):
         env = {"NVIDIA_VISIBLE_DEVICES": "void"} | env  # else NVIDIA's default runtime obeys the image
     if not any(entry.startswith(("LANG=", "LC_ALL=")) for entry in facts.env):
@@ -101,14 +101,14 @@ def resolve(
     return ContainerConfig(
         name=name, image=facts.id, workdir=workdir, user=user, env=env,
         unset=_unset(facts.env, env, asked.env), network=asked.network,
-        limits=asked.limits, cpus=processors(asked.limits, engine),
+        limits=asked.limits, cpus=processor_count(asked.limits, engine),
         open_files=open_files(asked.limits, engine), binds=binds, identity=identity,
         architecture=facts.platform.split("/")[-1], labels=labels, hardening=asked.hardening,
         gpus=ALL_GPUS if asked.gpus == "all" else asked.gpus or 0, **profiles.oci_runtime(asked.runtime, engine),
     )  # fmt: skip
 
 
-def _with_the_images(env: Mapping[str, str], image_env: Sequence[str]) -> dict[str, str]:
+def _with_image_variables(env: Mapping[str, str], image_env: Sequence[str]) -> dict[str, str]:
     """Replace `${containerEnv:NAME}` in values by the image's variable, or "", as in a devcontainer.json."""
     variables = {"PATH": _DEFAULT_PATH} | dict(entry.partition("=")[::2] for entry in image_env)
     return {name: _OF_THE_IMAGE.sub(lambda match: variables.get(match[1], ""), value) for name, value in env.items()}
@@ -128,7 +128,7 @@ def hostile_names(image_env: list[str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if _HOSTILE_ENV.fullmatch(name)))
 
 
-def processors(limits: SandboxLimits, engine: Engine) -> float:
+def processor_count(limits: SandboxLimits, engine: Engine) -> float:
     """Return the requested number of processors, by default two, or as many as the engine has."""
     return limits.cpus or min(DEFAULT_CPUS, engine.cpu_count())
 

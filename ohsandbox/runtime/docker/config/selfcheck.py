@@ -18,7 +18,7 @@ from ohsandbox.runtime.docker.config.container_config import (
     host_config,
 )
 from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
-from ohsandbox.runtime.docker.mounts.guard_mounts import unescaped
+from ohsandbox.runtime.docker.mounts.guard_mounts import decode_mountinfo
 from ohsandbox.runtime.docker.mounts.mount_policy import is_root
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def unenforced(facts: Mapping[str, str], config: ContainerConfig) -> list[str]:
         "memory": _at_most(facts.get("memory"), limits.memory_bytes),
         "processes": _at_most(facts.get("pids"), limits.pids),
         "processors": period.isdigit() and _at_most(quota, round(config.cpus * int(period) * _ROUNDING)),
-        "cpuset": limits.cpuset is None or processors(facts.get("Cpus_allowed_list", "")) == processors(limits.cpuset),
+        "cpuset": limits.cpuset is None
+        or parse_cpu_list(facts.get("Cpus_allowed_list", "")) == parse_cpu_list(limits.cpuset),
         "a file's size": limits.file_bytes is None
         or all(_at_most(limit, limits.file_bytes) for limit in facts.get("fsize", "").split(",")),
         "open files": config.open_files is None or _at_most(facts.get("nofile"), config.open_files),
@@ -134,7 +135,7 @@ def _is_whole_machine(memory_bytes: int, config: ContainerConfig) -> bool:
     return bool(config.engine_memory_bytes) and memory_bytes * _ROUNDING >= config.engine_memory_bytes
 
 
-def processors(cpuset: str) -> set[int]:
+def parse_cpu_list(cpuset: str) -> set[int]:
     """Return the numbers in a list such as '0,2-3'; empty if it is not such a list."""
     ranges = [span.partition("-")[::2] for span in cpuset.split(",")]
     if not all(first.isdigit() and (last.isdigit() or not last) for first, last in ranges):
@@ -179,7 +180,7 @@ def _reach(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
 def _mounts(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
     """Yield missing mounts, and mounts that were not requested."""
     targets = {bind.target for bind in config.binds}
-    points = {unescaped(point): source for point, source in facts.items() if point.startswith("/")}
+    points = {decode_mountinfo(point): source for point, source in facts.items() if point.startswith("/")}
     yield from (f"{target} is not mounted" for target in sorted(targets - points.keys()))
     if not facts.get(PRIVATE_DIR, "").startswith("tmpfs,"):
         yield f"{PRIVATE_DIR} is not a tmpfs"

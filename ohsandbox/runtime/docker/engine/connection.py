@@ -113,13 +113,13 @@ class Engine:
         hooks = self.api.hooks["response"]
         hooks.append(hook := lambda answer, *_, **__: answers.append(answer))
 
-        def cut() -> None:
+        def abort() -> None:
             for answer in answers:
                 with contextlib.suppress(AttributeError, OSError):  # close() would not wake the thread that reads it
                     answer.raw.connection.sock.shutdown(socket.SHUT_RDWR)
 
         try:
-            with once_cancelled(cancel, cut), engine_errors(doing):
+            with once_cancelled(cancel, abort), engine_errors(doing):
                 yield
         except SandboxUnavailable:
             check_not_cancelled(cancel, doing)
@@ -151,7 +151,7 @@ def connect(
             The message holds address and remedy.
         UsageError: the address is malformed, or names a context that does not exist.
     """
-    address = find(os.environ if environ is None else environ)
+    address = find_address(os.environ if environ is None else environ)
     try:
         api = _client(address, on_reconnect)
         is_podman = _negotiate(api, address)
@@ -163,7 +163,7 @@ def connect(
     return Engine(api, address, is_podman=is_podman, while_starting=while_starting)
 
 
-def find(environ: Mapping[str, str]) -> EngineAddress:
+def find_address(environ: Mapping[str, str]) -> EngineAddress:
     """Return the address in the docker client's order: DOCKER_HOST, DOCKER_CONTEXT, current context, default.
 
     Raises:
@@ -226,11 +226,11 @@ def _client(address: EngineAddress, on_reconnect: Callable[[str], object] | None
     if "unix://" in url:
         from ohsandbox.runtime.docker.engine.unix_transport import OnePoolAdapter  # noqa: PLC0415 - imports docker
 
-        def tell() -> None:
+        def report() -> None:
             if on_reconnect is not None:
                 on_reconnect(f"The connection to {address.url} was lost and restored")
 
-        adapter = OnePoolAdapter(url, CONNECT_TIMEOUT_S, MAX_IDLE_CONNECTIONS, tunnel=tunnel, on_reconnect=tell)
+        adapter = OnePoolAdapter(url, CONNECT_TIMEOUT_S, MAX_IDLE_CONNECTIONS, tunnel=tunnel, on_reconnect=report)
         api.mount("http+docker://", adapter)
     return api
 

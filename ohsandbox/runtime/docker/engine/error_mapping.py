@@ -1,7 +1,7 @@
 """Mapping of errors of docker-py, its HTTP stack and the engine to ohsandbox's errors, in this module only.
 
-Two pure functions: `translate` for errors that docker-py, requests, urllib3 and sockets raise, `start_error` for the
-text that the engine writes into an exec's own stream when the process could not be started. Every pattern below was
+Two pure functions: `translate_error` for errors that docker-py, requests, urllib3 and sockets raise, `start_error` for
+the text that the engine writes into an exec's own stream when the process could not be started. Every pattern below was
 captured from engine 20.10.24 with runc 1.1.5, or from the documented wording of newer engines.
 """
 
@@ -127,14 +127,14 @@ def start_error(text: str, *, user: str = "", workdir: str = "") -> OhsandboxErr
             return WorkdirMissingError(errno.ENOENT, reason, workdir, remedy=rule.remedy)
         if rule.kind is WorkdirNotADirectoryError:
             return WorkdirNotADirectoryError(errno.ENOTDIR, "It is not a directory", workdir, remedy=rule.remedy)
-        return rule.kind(f"The process could not start: {one_line(text)}.", remedy=rule.remedy)
+        return rule.kind(f"The process could not start: {printable_line(text)}.", remedy=rule.remedy)
     return SandboxUnavailable(
-        f"The process could not start: {one_line(text) or 'the stream ended before it said anything'}.",
+        f"The process could not start: {printable_line(text) or 'the stream ended before it said anything'}.",
         remedy="Look at the container with `docker inspect`.",
     )
 
 
-def translate(error: BaseException, *, doing: str) -> OhsandboxError:
+def translate_error(error: BaseException, *, doing: str) -> OhsandboxError:
     """Return our error for a foreign one; doing names the attempt, such as "starting the container"."""
     if isinstance(error, OhsandboxError):
         return error
@@ -146,9 +146,9 @@ def translate(error: BaseException, *, doing: str) -> OhsandboxError:
         return _transport_error(error, text, failed)
     for rule in API_RULES:
         if rule.pattern.search(text):
-            return rule.kind(f"{failed}: {one_line(text)}.", remedy=rule.remedy)
+            return rule.kind(f"{failed}: {printable_line(text)}.", remedy=rule.remedy)
     kind = UsageError if status == http.client.BAD_REQUEST else SandboxUnavailable
-    return kind(f"{failed}: the engine answered {status or 'an error'}: {one_line(text)}.")
+    return kind(f"{failed}: the engine answered {status or 'an error'}: {printable_line(text)}.")
 
 
 _STREAM_ERRORS = {"ImageLoadError", "BuildError", "StreamParseError", "PullFailed", "ContainerError"}
@@ -160,8 +160,8 @@ def _transport_error(error: BaseException, text: str, failed: str) -> OhsandboxE
     if re.search(r"timed out|timeout", f"{name} {text}", re.IGNORECASE):
         return EngineUnavailable(f"{failed}: the engine did not answer in time.", remedy=NO_ENGINE_REMEDY)
     if isinstance(error, ValueError) and not isinstance(error, OSError):
-        return UsageError(f"{failed}: {one_line(text)}.")
-    return EngineUnavailable(f"{failed}: {one_line(text) or name}.", remedy=NO_ENGINE_REMEDY)
+        return UsageError(f"{failed}: {printable_line(text)}.")
+    return EngineUnavailable(f"{failed}: {printable_line(text) or name}.", remedy=NO_ENGINE_REMEDY)
 
 
 @contextmanager
@@ -169,7 +169,7 @@ def engine_errors(doing: str) -> Iterator[None]:
     """Translate every foreign error raised in this block.
 
     Raises:
-        OhsandboxError: the result of `translate` for a docker, requests, urllib3, http or socket error.
+        OhsandboxError: the result of `translate_error` for a docker, requests, urllib3, http or socket error.
     """
     try:
         yield
@@ -178,7 +178,7 @@ def engine_errors(doing: str) -> Iterator[None]:
     except foreign_errors() as error:
         if (response := getattr(error, "response", None)) is not None:
             response.close()  # docker-py leaves a streamed answer open when it raises
-        raise translate(error, doing=doing) from error
+        raise translate_error(error, doing=doing) from error
 
 
 @cache
@@ -198,6 +198,6 @@ def foreign_errors() -> tuple[type[BaseException], ...]:
     )
 
 
-def one_line(text: str) -> str:
+def printable_line(text: str) -> str:
     """Return one printable line of bounded length, without a full stop at its end."""
     return quoted_line(text, limit_chars=_QUOTE_CHARS).rstrip(". ")

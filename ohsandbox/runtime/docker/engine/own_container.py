@@ -99,7 +99,7 @@ def _mount_of(path: str, mounts: tuple[OwnMount, ...]) -> OwnMount:
     )
 
 
-def to_us(path: str, mounts: tuple[OwnMount, ...]) -> str:
+def from_engine(path: str, mounts: tuple[OwnMount, ...]) -> str:
     """Translate a path on the engine's machine to one in our container; return it unchanged if it is not there."""
     seen = [
         (mount.place, inside) for mount in mounts if mount.source and (inside := _below(path, mount.source)) is not None
@@ -148,7 +148,7 @@ def as_we_name(found: dict[str, Any], engine: Engine) -> dict[str, Any]:
     if not binds or (mounts := own_mounts(engine)) is None:
         return found
     named = [
-        mount | {"Source": to_us(str(mount.get("Source")), mounts)} if mount.get("Type") == "bind" else mount
+        mount | {"Source": from_engine(str(mount.get("Source")), mounts)} if mount.get("Type") == "bind" else mount
         for mount in binds
     ]
     return found | {"Mounts": named}

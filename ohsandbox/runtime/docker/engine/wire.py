@@ -158,7 +158,7 @@ def wrap(raw: Any) -> Wire:
     return (_TlsWire if isinstance(sock, ssl.SSLSocket) else Wire)(sock, holders=holders)
 
 
-def swallowed(raw: Any) -> bytes:
+def buffered_bytes(raw: Any) -> bytes:
     """Return bytes that docker-py's HTTP reader buffered after the header. Call it only after the stream's end."""
     try:
         reader = raw._response.raw._fp.fp  # noqa: SLF001 - docker-py stores it nowhere else

@@ -21,7 +21,7 @@ from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import locked, write_atomically
 from ohsandbox.runtime.aio import awaited
-from ohsandbox.runtime.build_options import Build, checked, checked_base
+from ohsandbox.runtime.build_options import Build, checked_base, resolved_build
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import builders, engine_images
@@ -91,7 +91,7 @@ def ensure(
     """
     shown = f"{build.context}/{build.dockerfile}"
 
-    def tell(progressed: PullProgress) -> None:
+    def report(progressed: PullProgress) -> None:
         if progress is not None:
             progress(progressed._replace(image=shown))
 
@@ -105,7 +105,7 @@ def ensure(
             "`ohsandbox trust`."
         )
     name = f"{REPOSITORY}:{digest}"
-    with locked(subdirectory("pulls") / digest, on_wait=lambda: tell(PullProgress(shown, "waiting")), cancel=cancel):
+    with locked(subdirectory("pulls") / digest, on_wait=lambda: report(PullProgress(shown, "waiting")), cancel=cancel):
         check_not_cancelled(cancel, f"building {str(build.context)!r}")
         write_atomically(subdirectory("builds") / digest, engine.address.url.encode(), durable=False)
         if engine_images.inspect(engine, name) is None:
@@ -114,8 +114,8 @@ def ensure(
                     if context.archive(archive) != digest:
                         raise OSError("it changed while it was read")
                 job = builders.BuildJob(build, archive, name, cancel)
-                engine_images.patiently(partial(_build, engine, job, tell), shown, tell, cancel)
-            tell(PullProgress(shown, "done"))
+                engine_images.patiently(partial(_build, engine, job, report), shown, report, cancel)
+            report(PullProgress(shown, "done"))
     return name
 
 
@@ -152,7 +152,7 @@ def build_image(
         SandboxUnavailable: the engine failed.
         CallCancelledError: cancel was set.
     """
-    checked_build, engine = checked(build), connect()
+    checked_build, engine = resolved_build(build), connect()
     try:
         name = ensure(engine, checked_build, progress=progress, cancel=cancel)
         image_facts = engine_images.inspect(engine, name)

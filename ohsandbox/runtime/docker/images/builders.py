@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
-from ohsandbox.runtime.docker.engine.error_mapping import one_line
+from ohsandbox.runtime.docker.engine.error_mapping import printable_line
 from ohsandbox.runtime.process.cancellation import check_not_cancelled, once_cancelled
 from ohsandbox.runtime.results import PullProgress
 
@@ -82,7 +82,7 @@ class BuildReport:
 
     def begin(self, key: str, done: int, total: int, text: str) -> None:
         """Report the beginning of a step; key is the builder's own name for it."""
-        step = PullProgress("", "building", layers_done=done, layers_total=total, detail=one_line(text))
+        step = PullProgress("", "building", layers_done=done, layers_total=total, detail=printable_line(text))
         if key not in self._steps:
             self._steps[key] = self._now = step
             log.info("building %s, step %d of %d: %s", self._build.context, done, total, step.detail)
@@ -91,7 +91,7 @@ class BuildReport:
     def add_line(self, key: str, text: str) -> None:
         """Add a line of output, of a step or of the builder itself."""
         self._last[key].append(text)
-        self._tell(self._steps.get(key, self._now)._replace(detail=one_line(text)))
+        self._tell(self._steps.get(key, self._now)._replace(detail=printable_line(text)))
 
     def fail(self, key: str, error: str) -> None:
         """Record an error; only the first one is kept, since it is the cause."""
@@ -110,7 +110,7 @@ class BuildReport:
             return
         what, error, step = (
             f"The build of {str(self._build.context)!r}",
-            one_line(self.error),
+            printable_line(self.error),
             self._steps.get(self._failed),
         )
         if _NO_ENGINE.search(error):
@@ -123,7 +123,7 @@ class BuildReport:
             )
         at_step = f" at step {step.layers_done} of {step.layers_total}, {step.detail!r}" if step else ""
         last = self._last.get(self._failed)
-        output = f" Its last output: {one_line(' | '.join(last))}." if step and last else ""
+        output = f" Its last output: {printable_line(' | '.join(last))}." if step and last else ""
         if _NO_DOWNLOAD.search(output):
             raise ImageUnavailable(
                 f"{what} failed{at_step}, which could not download what it needs: {error}.{output} See to the "
@@ -203,7 +203,7 @@ def _run_buildkit(words: list[str], job: BuildJob, report: BuildReport) -> None:
             words, stdin=job.archive, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment,
             start_new_session=True,  # Ctrl-C must reach only this process
         ) as client,
-        _ended(client, job.cancel),
+        _terminated_on_exit(client, job.cancel),
     ):  # fmt: skip
         assert client.stderr is not None  # noqa: S101 - PIPE gives one
         last = ""
@@ -218,7 +218,7 @@ def _run_buildkit(words: list[str], job: BuildJob, report: BuildReport) -> None:
 
 
 @contextlib.contextmanager
-def _ended(client: subprocess.Popen[bytes], cancel: threading.Event | None) -> Iterator[None]:
+def _terminated_on_exit(client: subprocess.Popen[bytes], cancel: threading.Event | None) -> Iterator[None]:
     """Context that terminates the client, and with it the build, once cancel is set or the block fails."""
     try:
         with once_cancelled(cancel, client.terminate):

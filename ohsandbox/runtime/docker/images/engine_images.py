@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox.errors import ImageUnavailable
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import locked
-from ohsandbox.runtime.docker.engine.error_mapping import engine_errors, foreign_errors, translate
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors, foreign_errors, translate_error
 from ohsandbox.runtime.process.cancellation import check_not_cancelled
 from ohsandbox.runtime.results import PullProgress
 
@@ -180,7 +180,7 @@ def _pull(
         for line in engine.api.pull(image, stream=True, decode=True, platform=platform):
             if "error" in line:
                 failed = PullFailed(str(line["error"]))
-                raise translate(failed, doing=doing) from failed
+                raise translate_error(failed, doing=doing) from failed
             _note(layers, line)
             tell(_sum(image, layers))
     tell(_sum(image, layers)._replace(status="done"))

@@ -15,7 +15,7 @@ from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images, setups
 from ohsandbox.runtime.docker.checkpoints.checkpoint_images import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.config.options import LABELS_LABEL
-from ohsandbox.runtime.docker.container import remove
+from ohsandbox.runtime.docker.container import force_remove
 from ohsandbox.runtime.docker.engine import connection as engines
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import build
@@ -280,7 +280,7 @@ def _remove_idle(engine: Engine, record: LeaseRecord, container: str | None) -> 
         if not owner_is_dead:
             return False
         if container is not None:
-            remove(engine, container)
+            force_remove(engine, container)
         service_inventory.remove(engine, record)
         if record.network_owner is not None:
             open_network.remove_owner(engine, record.network_owner, record.id)

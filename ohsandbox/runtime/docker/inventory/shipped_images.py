@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.build_options import Build, checked
+from ohsandbox.runtime.build_options import Build, resolved_build
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import build
@@ -61,7 +61,9 @@ def build_shipped(
         SandboxUnavailable: the engine failed.
     """
     args = {} if base is None else {"BASE_IMAGE": base}
-    image = build.ensure(engine, checked(Build(_directory_of(name), args=args, secrets=_secrets())), progress=progress)
+    image = build.ensure(
+        engine, resolved_build(Build(_directory_of(name), args=args, secrets=_secrets())), progress=progress
+    )
     with engine_errors(f"naming image {image}"):
         engine.api.tag(image, _tag_of(name))
     return _tag_of(name)

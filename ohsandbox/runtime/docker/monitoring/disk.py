@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.runtime.disk_space import DiskSpace, floor_bytes, floor_files, measure, shortage
 from ohsandbox.runtime.docker.config.container_config import GIB, MIB
-from ohsandbox.runtime.docker.engine.error_mapping import one_line
+from ohsandbox.runtime.docker.engine.error_mapping import printable_line
 from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def writable_file_systems(
     if upper is not None and here:
         engines = FileSystem("The engine's disk", lambda: measure(upper))
     else:
-        engines = FileSystem("The engine's disk", lambda: _asked_inside(sandbox), near=False)
+        engines = FileSystem("The engine's disk", lambda: _space_inside(sandbox), near=False)
     cache_disk = _reachable_cache(found) if here else None
     return [
         engines,
@@ -162,7 +162,7 @@ def reachable(path: str) -> Path | None:
     return None
 
 
-def _asked_inside(sandbox: DockerRuntime) -> DiskSpace | None:
+def _space_inside(sandbox: DockerRuntime) -> DiskSpace | None:
     fields = sandbox.snippet(_ASK_SPACE).stdout.split()
     if len(fields) != len(DiskSpace._fields) + 1 or not all(word.isdigit() for word in fields):
         return None
@@ -235,7 +235,7 @@ class DiskMonitor:
         if not near:
             self._base = {}
         elif not self._base or self._age >= _ALERT_LOOKS:
-            self._base, self._age = self._written(), 0
+            self._base, self._age = self._bytes_written(), 0
         self._age += 1
 
     def _act(self, fact: str, resource: tuple[str, bool], remaining: int) -> bool:
@@ -249,10 +249,10 @@ class DiskMonitor:
             if first:
                 self._steady, self._killed = {}, set()
                 if not self._base:
-                    self._base = self._written()
+                    self._base = self._bytes_written()
                     self._stopped.wait(SHORTEST_S)
                 self._last = self._base
-            now = self._written()
+            now = self._bytes_written()
             writers = self._writers(now, fell=fell, of_files=resource[1])
             if writers:
                 self._kill(fact, writers, now)
@@ -266,7 +266,7 @@ class DiskMonitor:
             return fell
         return first or fell or bool(writers)  # within a second all inodes below the floor could be used
 
-    def _written(self) -> dict[int, _ProcessWrites]:
+    def _bytes_written(self) -> dict[int, _ProcessWrites]:
         """Read each process's written bytes as its own user: /proc/PID/io needs permission to trace."""
         processes = _parsed(self._sandbox.snippet(b"ohs_written", user="0").stdout)
         for user in sorted({process.user for process in processes.values() if process.disk_bytes is None}):
@@ -305,7 +305,7 @@ class DiskMonitor:
             self._sandbox.end_processes()
             self._rounds = 0
             return
-        names = ", ".join(f"{one_line(now[pid].name)[:20]} ({pid})" for pid in pids[:5])
+        names = ", ".join(f"{printable_line(now[pid].name)[:20]} ({pid})" for pid in pids[:5])
         more = f" and {len(pids) - 5} more" if len(pids) > 5 else ""  # noqa: PLR2004 - a line's worth
         self._report(f"{fact}: {names}{more} wrote to it and was killed. Delete what is not needed before writing more")
         for user in {now[pid].user for pid in pids}:

@@ -180,7 +180,7 @@ class ServiceWatch:
                 continue
             self._restarts[name] = [*recent, now]
             try:
-                notes = self._pod.bring_back(listening=self._listening, only=[name])
+                notes = self._pod.restart_ended(listening=self._listening, only=[name])
             except OhsandboxError as error:
                 if not self._over.is_set():
                     self._tell(str(error))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import DIRECTORY, state_dir
 from ohsandbox.private_files import NEW_FILE
-from ohsandbox.runtime.docker.mounts.guard_mounts import GuardMount, unescaped
+from ohsandbox.runtime.docker.mounts.guard_mounts import GuardMount, decode_mountinfo
 from ohsandbox.runtime.docker.mounts.mount_policy import path_directories
 from ohsandbox.runtime.workspace import git_layout
 from ohsandbox.runtime.workspace.git_layout import opened_below
@@ -106,7 +106,7 @@ def _mounted_below(directory: str) -> list[str]:
         listed = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()
     except OSError:
         return []
-    points = {unescaped(line.split(" ")[4]) for line in listed}
+    points = {decode_mountinfo(line.split(" ")[4]) for line in listed}
     below = [point.removeprefix(f"{directory}/") for point in points if point.startswith(f"{directory}/")]
     return sorted(below, key=lambda path: (path.count("/"), path))
 
@@ -232,8 +232,11 @@ class _MountPlan:
 
         Otherwise a sandbox could create a repository in one, and `git status` in the repository above would enter it.
         """
-        ours = ((path, top) for path in self._repositories() for top in self._tops(path))
-        for root, path, top in [*((self.root, path, f"{self.root}/{top}") for path, top in ours), *_above(self.root)]:
+        ours = ((path, top) for path in self._repositories() for top in self._working_trees(path))
+        for root, path, top in [
+            *((self.root, path, f"{self.root}/{top}") for path, top in ours),
+            *_enclosing_repository(self.root),
+        ]:
             try:
                 submodules = sorted(git_layout.gitlinks(root, path))
             except ValueError as error:
@@ -249,7 +252,7 @@ class _MountPlan:
         mode = self._dotgits.get(f"{submodule}/.git", 0)
         return stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and not _is_empty(self.root, f"{submodule}/.git"))
 
-    def _tops(self, path: str) -> set[str]:
+    def _working_trees(self, path: str) -> set[str]:
         """Return the working trees, below the workspace, of a repository or of a worktree's part of one."""
         tops = {pointer.removesuffix(".git") for pointer, target in self._pointers.items() if target == path}
         if path.rpartition("/")[2] == ".git":
@@ -324,7 +327,7 @@ class _MountPlan:
                 yield from (one for one in self._named(text, trees) if os.access(f"{self.root}/{one}", os.X_OK))
 
 
-def _above(workspace: str) -> Iterator[tuple[str, str, str]]:
+def _enclosing_repository(workspace: str) -> Iterator[tuple[str, str, str]]:
     """Yield the repository around a workspace that has none itself: its directory, as (root, path), and its top."""
     for top in [workspace, *map(str, PurePosixPath(workspace).parents)]:
         if not os.path.lexists(f"{top}/.git"):

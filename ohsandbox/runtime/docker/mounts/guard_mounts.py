@@ -25,7 +25,9 @@ class GuardMount(NamedTuple):
     """File that is mounted there instead; empty: the path itself."""
 
 
-def verify(guarded: Iterable[GuardMount], mountinfo: str, *, target: str = WORKSPACE, read_only: bool = False) -> None:
+def verify_mounts(
+    guarded: Iterable[GuardMount], mountinfo: str, *, target: str = WORKSPACE, read_only: bool = False
+) -> None:
     """Compare the requested mounts with the sandbox's mounts (proc(5), mountinfo).
 
     A name that was replaced by a link between our check and the engine's mount has another root. target is where the
@@ -38,7 +40,7 @@ def verify(guarded: Iterable[GuardMount], mountinfo: str, *, target: str = WORKS
     for line in mountinfo.splitlines():
         fields = line.split(" ")
         if len(fields) > 5:  # noqa: PLR2004 - the mount options are the sixth field
-            there[unescaped(fields[4])] = (fields[2], unescaped(fields[3]), fields[5].split(","))
+            there[decode_mountinfo(fields[4])] = (fields[2], decode_mountinfo(fields[3]), fields[5].split(","))
     device, root, _ = there.get(target, ("", "", []))
     below = [point for point in there if point == target or point.startswith(f"{target}/")] if read_only else []
     if weak := next((point for point in below if there[point][1] and "ro" not in there[point][2]), None):
@@ -60,6 +62,6 @@ def verify(guarded: Iterable[GuardMount], mountinfo: str, *, target: str = WORKS
             )
 
 
-def unescaped(field: str) -> str:
+def decode_mountinfo(field: str) -> str:
     """Decode a field of mountinfo, which writes space, tab, newline and backslash as three octal digits."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.errors import OhsandboxError, SandboxPaused
 from ohsandbox.network.audit import AuditLog
-from ohsandbox.network.loop import get_loop, run
+from ohsandbox.network.loop import get_loop, run_in_loop
 from ohsandbox.network.policy import NetworkPolicy
 from ohsandbox.network.proxy.proxy import Proxy
 from ohsandbox.runtime.port_numbers import PROXY_PORT
@@ -144,7 +144,7 @@ class Allowlist:
 
     def close(self) -> None:
         """Stop serving, and end all connections."""
-        run(self._end())
+        run_in_loop(self._end())
         self.audit.close()
 
     async def _end(self) -> None:

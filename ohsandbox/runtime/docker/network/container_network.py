@@ -221,10 +221,10 @@ class ContainerNetwork:
         """Stop serving the sandbox; the decisions remain available."""
         ended, self._allowlist = self._allowlist, None
         if ended is not None:
-            from ohsandbox.network.audit import shortened  # noqa: PLC0415 - most sandboxes have no allowlist
+            from ohsandbox.network.audit import summarized  # noqa: PLC0415 - most sandboxes have no allowlist
 
             ended.close()
-            self._earlier = shortened((*self._earlier, *ended.audit.decisions), _KEPT_DECISIONS)
+            self._earlier = summarized((*self._earlier, *ended.audit.decisions), _KEPT_DECISIONS)
         if self._port_audit is not None:
             self._port_audit.close()
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import ImageUnavailable, OhsandboxError, SandboxGone, SandboxRefused, SandboxUnavailable
 from ohsandbox.runtime.docker.config.seccomp import profile_json
-from ohsandbox.runtime.docker.engine.error_mapping import engine_errors, foreign_errors, one_line
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors, foreign_errors, printable_line
 from ohsandbox.runtime.docker.engine.wire import Demultiplexer, wrap
 
 if TYPE_CHECKING:
@@ -413,7 +413,7 @@ def _begin(engine: Engine, container: str) -> tuple[Wire, list[str]]:
         wire.close()
         raise SandboxRefused(
             "The network 'open' is not available: the engine's kernel rejects the rules that it needs "
-            f"({one_line(' '.join(words)) or 'no answer'}). Use network='allowlist', or another engine."
+            f"({printable_line(' '.join(words)) or 'no answer'}). Use network='allowlist', or another engine."
         )
     return wire, words
 

@@ -23,7 +23,7 @@ from ohsandbox.runtime.docker.config.container_config import (
     create_payload,
     podman_payload,
 )
-from ohsandbox.runtime.docker.config.resolve import hostile_names, open_files, processors
+from ohsandbox.runtime.docker.config.resolve import hostile_names, open_files, processor_count
 from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.engine.wire import wrap
@@ -110,7 +110,7 @@ class Pod:
             _refuse_weaker(service, container.found, config)
         except BaseException:
             with contextlib.suppress(OhsandboxError):
-                container.remove()
+                container.force_remove()
             raise
         self.running[service.name] = _ServiceContainer(service, container, image.ports, image.healthcheck)
 
@@ -120,7 +120,7 @@ class Pod:
             memory_bytes=service.memory, cpus=service.cpus, pids=service.pids, cpuset=options.limits.cpuset,
             open_files=options.limits.open_files, enforced=options.limits.enforced,
         )  # fmt: skip
-        env = {**_way_out(options, service), **service.env, **Secrets.load(service.secrets).environment()}
+        env = {**_proxy_variables(options, service), **service.env, **Secrets.load(service.secrets).environment()}
         resolved = service.model_copy(update={"ports": image.ports, "healthcheck": image.healthcheck})
         described = resolved.model_dump(mode="json", exclude_defaults=True)
         return ContainerConfig(
@@ -128,7 +128,7 @@ class Pod:
             user=facts.user if service.user is None else service.user,
             unset=tuple(name for name in hostile_names(facts.env) if name not in env),
             network=options.network, network_owner=self.owner, limits=limits,
-            cpus=processors(limits, self.engine), open_files=open_files(limits, self.engine),
+            cpus=processor_count(limits, self.engine), open_files=open_files(limits, self.engine),
             architecture=facts.platform.split("/")[-1], runtime=options.runtime,
             labels={"ohsandbox": "1", SERVICE_OF_LABEL: self.lease_id, SERVICE_LABEL: json.dumps(described)},
         )  # fmt: skip
@@ -224,7 +224,7 @@ class Pod:
             with contextlib.suppress(SandboxUnavailable), engine_errors(f"stopping service {one.service.name!r}"):
                 self.engine.api.stop(one.container.id, timeout=STOP_S)
 
-        _at_once(end, self.running.values())
+        _in_parallel(end, self.running.values())
 
     def start(
         self,
@@ -242,14 +242,14 @@ class Pod:
         """
         check_ports({name: image.ports for name, image in found.items()}, network=options.network)
 
-        def tell(name: str, detail: str) -> None:
+        def report(name: str, detail: str) -> None:
             if progress is not None:
                 progress(PullProgress(f"service {name}", "starting", detail=detail))
 
         for stage in _stages(options.services):
-            _at_once(lambda one: self.create(one, found[one.name], options), stage)
+            _in_parallel(lambda one: self.create(one, found[one.name], options), stage)
             names = [one.name for one in stage]
-            self.await_ready(names, listening=listening, tell=tell, cancel=cancel)
+            self.await_ready(names, listening=listening, tell=report, cancel=cancel)
         if options.network == "allowlist" and PROXY_PORT in listening():
             raise UsageError(
                 f"A service listens on port {PROXY_PORT}, which is that of the allowlist's proxy.",
@@ -271,7 +271,9 @@ class Pod:
             )
         return pod
 
-    def bring_back(self, *, listening: Callable[[], Collection[int]], only: Collection[str] | None = None) -> list[str]:
+    def restart_ended(
+        self, *, listening: Callable[[], Collection[int]], only: Collection[str] | None = None
+    ) -> list[str]:
         """Restart services that have ended, or whose network was replaced; return a sentence for each.
 
         Raises:
@@ -341,10 +343,10 @@ class Pod:
             undo.pop_all()
         for container in aside:
             with contextlib.suppress(OhsandboxError):
-                container.remove()
+                container.force_remove()
 
 
-def _at_once(act: Callable[[T], object], ones: Iterable[T]) -> None:
+def _in_parallel(act: Callable[[T], object], ones: Iterable[T]) -> None:
     """Call act with each item, _STARTS at a time; raise the error of the first that fails."""
     with ThreadPoolExecutor(_STARTS) as pool:
         for _ in pool.map(act, ones):
@@ -360,7 +362,7 @@ def _put_back(container: Container, name: str) -> None:
 def _remove_all(pod: Pod) -> None:
     for service in pod.running.values():
         with contextlib.suppress(OhsandboxError):
-            service.container.remove()
+            service.container.force_remove()
 
 
 def service_payload(config: ContainerConfig, service: Service) -> dict[str, Any]:
@@ -428,7 +430,7 @@ def _stages(services: Sequence[Service]) -> list[list[Service]]:
     return stages
 
 
-def _way_out(options: DockerOptions, service: Service) -> dict[str, str]:
+def _proxy_variables(options: DockerOptions, service: Service) -> dict[str, str]:
     """Return the variables that point a service to the allowlist's proxy, with the services' names excepted."""
     if options.network != "allowlist":
         return {}

@@ -63,7 +63,7 @@ def remove(engine: Engine, record: LeaseRecord) -> None:
     """
     ids = [str(container["Id"]) for container in _containers(engine, record)]
     with ThreadPoolExecutor(_REMOVALS) as pool:
-        for _ in pool.map(partial(containers.remove, engine), ids):
+        for _ in pool.map(partial(containers.force_remove, engine), ids):
             pass
 
 

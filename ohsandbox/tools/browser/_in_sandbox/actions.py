@@ -15,7 +15,7 @@ from ohsandbox.tools.browser._in_sandbox.tabs import (
     Refusal,
     Tab,
     Tabs,
-    explain,
+    error_summary,
     in_background,
     short,
     within,
@@ -178,7 +178,7 @@ class Actions(Tabs):
             labels = await element.evaluate("e => [...(e.options || [])].slice(0, 50).map(o => o.label)")
             if not labels:
                 raise
-            raise Refusal(f"{explain(error)}; the options are: {', '.join(map(short, labels))}") from None
+            raise Refusal(f"{error_summary(error)}; the options are: {', '.join(map(short, labels))}") from None
 
     async def do_press(self, bid: str, key_comb: str) -> None:
         await (await self.element(bid)).press(key_comb)

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from ohsandbox.tools.browser._in_sandbox.actions import ACTION_MS, VIEWPORT, Actions
-from ohsandbox.tools.browser._in_sandbox.tabs import MAX_NOTE_CHARS, Refusal, Tab, explain, in_background, within
+from ohsandbox.tools.browser._in_sandbox.tabs import MAX_NOTE_CHARS, Refusal, Tab, error_summary, in_background, within
 
 USER = "ohsandbox-browser"
 """The user that images/browser creates: it runs pages, and owns none of the agent's files."""
@@ -77,7 +77,7 @@ class Browser(Actions):
             page_state = await self._look()
         except Exception as fault:  # noqa: BLE001 - a page may end at any moment
             page_state = {}
-            self.note(f"The page could not be looked at: {explain(fault)}.")
+            self.note(f"The page could not be looked at: {error_summary(fault)}.")
         return {
             "done": done_count,
             "error": error,
@@ -102,7 +102,7 @@ class Browser(Actions):
         except asyncio.TimeoutError:  # noqa: UP041 - two classes before Python 3.11
             return "the time for one call of the tool is over"
         except Exception as error:  # noqa: BLE001 - Playwright's, and what a page can make of a value
-            return explain(error)
+            return error_summary(error)
         return ""
 
     # --- life ---------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Browser(Actions):
                 break
             except Exception as error:  # noqa: BLE001 - Playwright's own kind, imported late
                 if not (self.sandboxed and "sandbox" in str(error).lower()):
-                    raise Unavailable(f"Chromium did not start: {explain(error)}") from None
+                    raise Unavailable(f"Chromium did not start: {error_summary(error)}") from None
         self.context = await self.browser.new_context(viewport=VIEWPORT)
         self.context.set_default_timeout(ACTION_MS)
         self.context.on("page", self.adopt)
@@ -245,7 +245,7 @@ class Browser(Actions):
             try:
                 tree: str = await tab.page.aria_snapshot(mode="ai", boxes=True, timeout=1000 * LOOK_S)
             except Exception as error:  # noqa: BLE001 - Playwright's, told
-                reason = explain(error)
+                reason = error_summary(error)
                 if "Timeout" in reason:
                     break
                 await self._settle()
@@ -271,7 +271,7 @@ class Browser(Actions):
         return image
 
 
-def become_nobody() -> None:
+def drop_privileges() -> None:
     """If this runs as root, change to USER, which lacks the agent's rights, if that user exists."""
     if os.geteuid() == 0:
         with contextlib.suppress(KeyError):
@@ -292,6 +292,6 @@ def main(ready: Any, receive: Any, send: Any) -> None:
             send(await browser.answer(request))
         await browser.close()
 
-    become_nobody()
+    drop_privileges()
     ready({})
     asyncio.run(serve())

@@ -50,7 +50,7 @@ def short(text: object) -> str:
     return line if len(line) <= MAX_SHORT_CHARS else line[:MAX_SHORT_CHARS] + "..."
 
 
-def explain(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """Describe an error of Playwright in one line: what was not done, and the last reasons of its log."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     first, _, log = text.partition("Call log:")
@@ -208,4 +208,4 @@ class Tabs:
             self.note(f"Downloaded: {target} ({target.stat().st_size} bytes).")
             await download.delete()
         except Exception as error:  # noqa: BLE001 - the network's, the disk's, Playwright's
-            self.note(f"The download of {target.name} failed: {explain(error)}")
+            self.note(f"The download of {target.name} failed: {error_summary(error)}")

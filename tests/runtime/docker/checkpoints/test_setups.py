@@ -27,7 +27,7 @@ def found(engine: Engine, *, workspace: str | None = None, **asked: Any) -> str 
     """The id of the checkpoint that a sandbox with these options would begin with."""
     if workspace is not None:
         asked["workspaces"] = [Mount(source=workspace, target="/workspace")]
-    wanted = options.checked(**({"image": IMAGE, "setup_key": "k"} | asked))
+    wanted = options.validated_options(**({"image": IMAGE, "setup_key": "k"} | asked))
     return setups.find(engine, wanted, engine_images.ensure(engine, wanted.image)).checkpoint
 
 

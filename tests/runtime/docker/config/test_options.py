@@ -15,7 +15,7 @@ from ohsandbox.runtime.docker.runtime import DockerRuntime
     ["python:3.12", "ghcr.io/owner/name:tag", "localhost:5000/a/b", "a@sha256:" + "f" * 64, "a__b/c-d.e", "0" * 12],
 )
 def test_image_names_pass(name: str) -> None:
-    assert options.checked(image=name).image == name
+    assert options.validated_options(image=name).image == name
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from ohsandbox.errors import ImageUnavailable, SandboxRefused, UsageError
 from ohsandbox.runtime.docker.config.container_config import ALL_GPUS, ContainerConfig, SandboxLimits, create_payload
-from ohsandbox.runtime.docker.config.options import checked
+from ohsandbox.runtime.docker.config.options import validated_options
 from ohsandbox.runtime.docker.config.selfcheck import added, verdict
 from ohsandbox.runtime.docker.engine.error_mapping import API_RULES
 from ohsandbox.runtime.docker.runtime import DockerRuntime
@@ -120,7 +120,7 @@ def test_the_engines_word_on_gpus_is_compared() -> None:
 )
 def test_what_contradicts_itself_is_refused_without_an_engine(asked: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        checked(**asked)
+        validated_options(**asked)
 
 
 def test_trusted_binds_no_directory(tmp_path: Path) -> None:

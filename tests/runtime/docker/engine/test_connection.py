@@ -17,7 +17,7 @@ from ohsandbox import DockerRuntime
 from ohsandbox.errors import EngineUnavailable, UsageError
 from ohsandbox.runtime.docker.channel import DockerChannel, ProcessRequest
 from ohsandbox.runtime.docker.container import Container
-from ohsandbox.runtime.docker.engine.connection import connect, find
+from ohsandbox.runtime.docker.engine.connection import connect, find_address
 from tests.runtime.docker.conftest import BASE
 
 if TYPE_CHECKING:
@@ -134,20 +134,20 @@ def docker_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("docker_config")
 def test_the_current_context_is_followed() -> None:
-    address = find({})
+    address = find_address({})
     assert (address.url, address.source) == ("tcp://10.9.8.7:2376", "context 'other'")
     assert not address.is_local
 
 
 @pytest.mark.usefixtures("docker_config")
 def test_docker_host_beats_the_context() -> None:
-    assert find({"DOCKER_HOST": "unix:///x", "DOCKER_CONTEXT": "other"}).url == "unix:///x"
+    assert find_address({"DOCKER_HOST": "unix:///x", "DOCKER_CONTEXT": "other"}).url == "unix:///x"
 
 
 @pytest.mark.usefixtures("docker_config")
 def test_a_context_that_is_not_there_is_never_the_default_engine() -> None:
     with pytest.raises(UsageError, match="'gone' is not there"):
-        find({"DOCKER_CONTEXT": "gone"})
+        find_address({"DOCKER_CONTEXT": "gone"})
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from ohsandbox.errors import (
     WorkdirMissingError,
     WorkdirNotADirectoryError,
 )
-from ohsandbox.runtime.docker.engine.error_mapping import engine_errors, start_error, translate
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors, start_error, translate_error
 
 EXEC = "OCI runtime exec failed: exec failed: unable to start container process: "
 CREATE = (
@@ -93,7 +93,7 @@ def api_error(status: int, text: str, kind: type[Any] = docker.errors.APIError) 
     ],
 )
 def test_what_the_engine_answers_is_a_typed_error(status: int, text: str, kind: type[OhsandboxError]) -> None:
-    error = translate(api_error(status, text), doing="starting")
+    error = translate_error(api_error(status, text), doing="starting")
     assert type(error) is kind
     assert "\n" not in str(error)
 
@@ -121,7 +121,7 @@ def test_no_foreign_error_leaves(kind: type[BaseException]) -> None:
 
 
 def test_a_timeout_says_that_the_engine_did_not_answer() -> None:
-    error = translate(requests.ReadTimeout("Read timed out."), doing="starting")
+    error = translate_error(requests.ReadTimeout("Read timed out."), doing="starting")
     assert isinstance(error, EngineUnavailable)
     assert "did not answer in time" in str(error)
 

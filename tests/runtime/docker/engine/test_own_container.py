@@ -7,7 +7,14 @@ import pytest
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker.engine import own_container
 from ohsandbox.runtime.docker.engine.connection import Engine, EngineAddress
-from ohsandbox.runtime.docker.engine.own_container import as_we_name, for_engine, id_in, mounts_in, to_engine, to_us
+from ohsandbox.runtime.docker.engine.own_container import (
+    as_we_name,
+    for_engine,
+    from_engine,
+    id_in,
+    mounts_in,
+    to_engine,
+)
 
 ID = "5ae6f18564c553e2705e5b278ff67dea4a86bda25890169cb5e6dfed43f592b1"
 FOUND = {
@@ -69,7 +76,7 @@ def test_a_machine_that_is_no_container_has_no_id() -> None:
 )
 def test_a_path_in_a_mount_has_two_names(ours: str, theirs: str) -> None:
     assert to_engine(ours, MOUNTS) == theirs
-    assert to_us(theirs, MOUNTS) == ours
+    assert from_engine(theirs, MOUNTS) == ours
 
 
 @pytest.mark.parametrize("path", ["/src", "/workspaces", "/workspace/data/scratch/x", "/workspace/memory"])

@@ -25,7 +25,7 @@ from ohsandbox.cli.app import app
 from ohsandbox.cli.rendering.text import progress_text
 from ohsandbox.errors import CallCancelledError, ImageUnavailable, UsageError
 from ohsandbox.paths import subdirectory
-from ohsandbox.runtime.build_options import checked
+from ohsandbox.runtime.build_options import resolved_build
 from ohsandbox.runtime.docker.images import build as builds
 from ohsandbox.runtime.docker.images import builders
 from ohsandbox.runtime.docker.images.build_context import MAX_IGNORE_BYTES, BuildContext
@@ -290,7 +290,7 @@ def plain(tmp_path: Path) -> Build:
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "a").write_text("one")
     (tmp_path / "Dockerfile").write_text(FROM)
-    return checked(tmp_path)
+    return resolved_build(tmp_path)
 
 
 @pytest.mark.parametrize("made", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/etc/passwd")])
@@ -413,7 +413,7 @@ def test_images_of_ours_are_kept_under_a_budget_the_least_recently_used_goes(
 ) -> None:
     names = []
     for age, which in enumerate("abc"):
-        names.append(builds.ensure(engine, checked(context(LAYER.format(which)))))
+        names.append(builds.ensure(engine, resolved_build(context(LAYER.format(which)))))
         [record] = [path for path, name in builds._records(engine) if name == names[-1]]
         os.utime(record, (1000.0 + age, 1000.0 + age))
     builds.note_used(engine, names[0])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import CallCancelledError, ImageUnavailable
-from ohsandbox.runtime.docker.engine.error_mapping import translate
+from ohsandbox.runtime.docker.engine.error_mapping import translate_error
 from ohsandbox.runtime.docker.images import engine_images
 from ohsandbox.runtime.docker.images.engine_images import ensure, find_absent, inspect
 from ohsandbox.runtime.results import PullProgress
@@ -140,7 +140,7 @@ def failing_pull(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> tuple[Cal
     def pull() -> None:
         if left:
             failed = engine_images.PullFailed(left.pop(0))
-            raise translate(failed, doing="pulling")
+            raise translate_error(failed, doing="pulling")
 
     monkeypatch.setattr(engine_images, "FIRST_PAUSE_S", 0.0)
     return pull, left

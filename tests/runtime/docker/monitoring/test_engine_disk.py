@@ -91,7 +91,7 @@ def test_a_sandbox_whose_engine_is_asked_from_inside_is_stopped_too(private: Pri
     """As where the engine is on another machine."""
     with DockerRuntime(IMAGE, limits=SandboxLimits(free_bytes=0)) as runtime:
         runtime.execute("yes >/big &")
-        [place] = disk.writable_file_systems(runtime._the_sandbox().container.engine, {}, {}, (), runtime)
+        [place] = disk.writable_file_systems(runtime._require_sandbox().container.engine, {}, {}, (), runtime)
         watch = disk.DiskMonitor([place], runtime, least=400 * MIB)
         watch.start()
         deadline = time.monotonic() + HANG_S

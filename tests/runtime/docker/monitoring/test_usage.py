@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.runtime.docker.config.container_config import MIB, SandboxLimits
-from ohsandbox.runtime.docker.monitoring.usage import parse, parse_stats
+from ohsandbox.runtime.docker.monitoring.usage import parse_stats, parse_usage
 from ohsandbox.runtime.inventory import SandboxUsage
 from ohsandbox.runtime.results import ResourceUsage
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     ids=["version 2", "version 1", "nonsense", "nothing", "network", "network forged"],
 )  # fmt: skip
 def test_a_control_group_tells_memory_processors_and_kills(said: bytes, usage: ResourceUsage) -> None:
-    assert parse(said) == usage
+    assert parse_usage(said) == usage
 
 
 @pytest.mark.docker

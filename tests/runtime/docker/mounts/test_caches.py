@@ -10,7 +10,7 @@ import pytest
 
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker.config.container_config import ContainerConfig, SandboxLimits, host_config
-from ohsandbox.runtime.docker.config.options import DockerOptions, checked
+from ohsandbox.runtime.docker.config.options import DockerOptions, validated_options
 from ohsandbox.runtime.docker.config.selfcheck import verdict
 from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 from ohsandbox.runtime.docker.mounts import caches
@@ -104,7 +104,7 @@ def test_a_volume_is_of_one_project_image_user_and_machine_alone(
 )
 def test_a_cache_that_is_none_or_would_widen_something_is_refused(asked: dict[str, object], why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        checked(**asked)
+        validated_options(**asked)
 
 
 def test_a_sandbox_whose_volume_is_not_the_cache_is_refused() -> None:

@@ -15,7 +15,7 @@ from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker import DockerRuntime
 from ohsandbox.runtime.docker.mounts import guard as guards
 from ohsandbox.runtime.docker.mounts.guard import guard
-from ohsandbox.runtime.docker.mounts.guard_mounts import GuardMount, verify
+from ohsandbox.runtime.docker.mounts.guard_mounts import GuardMount, verify_mounts
 from ohsandbox.runtime.workspace.changes import ChangeKind
 
 if TYPE_CHECKING:
@@ -372,7 +372,7 @@ WANTED = (held(".git"), locked(".git/config"))
 
 
 def test_the_kernel_s_word_is_believed() -> None:
-    verify(WANTED, INFO.format(root="/home/u/p/.git/config", options="ro,relatime"))
+    verify_mounts(WANTED, INFO.format(root="/home/u/p/.git/config", options="ro,relatime"))
 
 
 @pytest.mark.parametrize(
@@ -386,16 +386,18 @@ def test_the_kernel_s_word_is_believed() -> None:
 )
 def test_a_mount_that_is_missing_writable_or_of_something_else_is_refused(info: str) -> None:
     with pytest.raises(SandboxUnavailable, match=r"is not as strict as asked: '\.git"):
-        verify(WANTED, info)
+        verify_mounts(WANTED, info)
 
 
 def test_a_writable_file_system_below_a_read_only_directory_is_refused() -> None:
     below = "5 4 0:9 / /data/sub {options} - tmpfs none rw\n"
     info = "4 0 8:1 /d /data ro,relatime - ext4 /dev/sda1 rw\n" + below
-    verify((), info.format(options="ro"), target="/data", read_only=True)
-    verify((), info.format(options="rw") + below.format(options="ro"), target="/data", read_only=True)  # one over it
+    verify_mounts((), info.format(options="ro"), target="/data", read_only=True)
+    verify_mounts(
+        (), info.format(options="rw") + below.format(options="ro"), target="/data", read_only=True
+    )  # one over it
     with pytest.raises(SandboxUnavailable, match="/data/sub is not mounted read-only"):
-        verify((), info.format(options="rw"), target="/data", read_only=True)
+        verify_mounts((), info.format(options="rw"), target="/data", read_only=True)
 
 
 # --- in a container -----------------------------------------------------------------------------

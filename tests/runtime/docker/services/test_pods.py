@@ -100,7 +100,7 @@ def test_garbage_collection_takes_services_whose_owner_is_dead(
     sandbox: Callable[..., DockerRuntime], engine: Engine
 ) -> None:
     runtime = sandbox(services=[web()])
-    ours = runtime._the_sandbox()
+    ours = runtime._require_sandbox()
     assert ours.lease is not None
     record = ours.lease.record
     assert [one.name for one in service_inventory.infos(engine, record)] == ["web"]
@@ -157,7 +157,7 @@ def test_services_that_cannot_be_together_are_refused(given: list[Service], told
 
 def write(runtime: DockerRuntime, text: str) -> None:
     """Change a file of the service's own layer, one of its volume, and one of the sandbox."""
-    pod = runtime._the_sandbox().pod
+    pod = runtime._require_sandbox().pod
     assert pod is not None
     script = 'echo "$0" >/srv/layer && echo "$0" >/data/volume'
     assert pods.exit_code(pod.running["web"].container, ["/bin/sh", "-c", script, text], limit_s=10) == 0
@@ -249,9 +249,9 @@ def test_a_service_that_dies_is_started_again_and_that_is_told(
         notices.append(notice)
         told.set()
 
-    monkeypatch.setattr(runtime, "tell", hear)
+    monkeypatch.setattr(runtime, "add_notice", hear)
     runtime._monitors.stop()
-    runtime._monitors.begin(runtime._the_sandbox(), {}, keep=True)  # with what hears it
+    runtime._monitors.begin(runtime._require_sandbox(), {}, keep=True)  # with what hears it
     engine.api.kill(f"{runtime.name}-web")
     assert told.wait(60)
     assert notices[0].startswith("Service 'web' was killed (exit code 137) and was started again: its files are kept")
