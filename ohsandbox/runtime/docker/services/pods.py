@@ -21,7 +21,6 @@ from ohsandbox.runtime.docker.config.container_config import (
     ContainerConfig,
     SandboxLimits,
     create_payload,
-    podman_payload,
 )
 from ohsandbox.runtime.docker.config.resolve import hostile_names, open_files, processor_count
 from ohsandbox.runtime.docker.container import Container, how_it_ended
@@ -58,8 +57,6 @@ T = TypeVar("T")
 _LOG_LINES = 8
 """Number of lines of a failed service's output that a message quotes."""
 _MAX_LOG_CHARS = 800
-STOP_S = 10
-"""Seconds for a service to write out what it holds in memory, as databases do on their stop signal."""
 _LOG_DRIVER = "json-file"
 _LOG = {"Type": _LOG_DRIVER, "Config": {"max-size": "1m", "max-file": "2"}}
 """Log options: 2 MB on the engine's disk at most, however much a service prints."""
@@ -98,8 +95,6 @@ class Pod:
         """
         config = self._config(service, image, options)
         payload = service_payload(config, service)
-        if self.engine.is_podman:
-            payload = podman_payload(payload, self.engine)
         with engine_errors(f"creating service {service.name!r}"):
             made = self.engine.api.create_container_from_config(payload, config.name)
         container = Container(self.engine, str(made["Id"]), name=config.name)
@@ -216,15 +211,6 @@ class Pod:
         """Kill all services."""
         for one in self.running.values():
             one.container.kill()
-
-    def stop(self) -> None:
-        """Stop all services, so that they write out what they hold in memory; those that take too long are killed."""
-
-        def end(one: _ServiceContainer) -> None:
-            with contextlib.suppress(SandboxUnavailable), engine_errors(f"stopping service {one.service.name!r}"):
-                self.engine.api.stop(one.container.id, timeout=STOP_S)
-
-        _in_parallel(end, self.running.values())
 
     def start(
         self,

@@ -12,7 +12,7 @@ from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 from ohsandbox.runtime.docker.monitoring import monitors
 from ohsandbox.runtime.docker.runtime import DockerRuntime
-from ohsandbox.runtime.docker.services import pods, service_inventory
+from ohsandbox.runtime.docker.services import pods, service_images, service_inventory
 from ohsandbox.runtime.service_options import Service
 from tests.runtime.docker.conftest import BASE
 
@@ -131,6 +131,11 @@ def test_a_name_that_is_no_host_name_is_refused(name: str) -> None:
         ({"image": "busybox", "secrets": {"A": "value"}}, "where its value is"),
         ({"image": "busybox", "privileged": True}, "unknown key 'privileged'"),
         ({"image": "busybox", "memory": "1x"}, "memory"),
+        ({"image": "busybox", "command": "echo 'a"}, "a quotation is not closed"),
+        ({"image": "busybox", "command": ["a\0b"]}, "holds a NUL"),
+        ({"image": "busybox", "volumes": "/proc/x"}, "cannot be a volume"),
+        ({"image": "busybox", "volumes": "/"}, "cannot be a volume"),
+        ({"image": "busybox", "env": {"A": "b"}, "secrets": {"A": "env:A"}}, "'A' in env and in secrets"),
     ],
 )
 def test_what_a_service_cannot_be_is_refused(options: dict[str, Any], told: str) -> None:
@@ -217,6 +222,31 @@ class _Events:
         pass
 
 
+@pytest.mark.parametrize(
+    ("own", "of_image", "used"),
+    [
+        (["CMD", "a", "b c"], None, ("a", "b c")),
+        (["CMD-SHELL", "a | b"], None, ("/bin/sh", "-c", "a | b")),
+        (["NONE"], ["CMD", "a"], ()),
+        (None, ["CMD", "a"], ("a",)),
+        (None, None, ()),
+        (["a", "b"], ["CMD", "c"], ("a", "b")),
+    ],
+)
+def test_the_check_of_a_service_is_its_own_or_that_of_its_image(
+    own: list[str] | None, of_image: list[str] | None, used: tuple[str, ...]
+) -> None:
+    class Images:
+        api = property(lambda self: self)
+
+        def inspect_image(self, _: str) -> dict[str, Any]:
+            config = {"Healthcheck": {"Test": of_image}, "ExposedPorts": {"80/tcp": {}, "53/udp": {}, "7": {}}}
+            return {"Id": "sha256:0", "Config": config}
+
+    found = service_images._image_of(Images(), "i", Service("db", image="i", healthcheck=own))  # type: ignore[arg-type]
+    assert (found.healthcheck, found.ports) == (used, (7, 80))
+
+
 def test_services_are_watched_again_after_an_engine_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, looked = _Events(), threading.Semaphore(0)
 
@@ -233,6 +263,31 @@ def test_services_are_watched_again_after_an_engine_that_failed(monkeypatch: pyt
     watch = monitors.ServiceWatch(pod, listening=tuple, tell=lambda _: None)
     assert all(looked.acquire(timeout=30) for _ in range(3)), "after one that failed, and one whose stream ended"
     watch.leave()
+
+
+def test_a_service_that_keeps_dying_is_left_ended_and_that_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, notices, restarts = threading.Semaphore(0), list[str](), list[str]()
+
+    class Dying(pods.Pod):
+        def ended(self) -> list[str]:
+            looked.release()
+            return ["db"]
+
+        def restart_ended(self, **_: Any) -> list[str]:
+            restarts.append("db")
+            if len(restarts) == 1:
+                raise SandboxUnavailable("The engine failed.")
+            return ["Service 'db' was started again."]
+
+    monkeypatch.setattr(monitors, "connect", _Events)
+    monkeypatch.setattr(monitors, "AGAIN_S", 0.001)
+    pod = Dying(_Events(), "lease", sandbox="s", owner="")  # type: ignore[arg-type]
+    watch = monitors.ServiceWatch(pod, listening=tuple, tell=notices.append)
+    assert all(looked.acquire(timeout=30) for _ in range(monitors.MAX_RESTARTS + 4))
+    watch.leave()
+    assert len(restarts) == monitors.MAX_RESTARTS
+    assert notices[0] == "The engine failed."
+    assert [notice for notice in notices if "is not started again" in notice] == notices[-1:]
 
 
 @docker
