@@ -33,6 +33,7 @@ from ohsandbox.cli.options.typer_options import Debug, argument, command, new_ap
 
 branches = new_app(
     "branches",
+    lists=True,
     help="List, show, merge or drop the branches on which sandboxes work in trees of their own (--branch).",
 )
 
@@ -183,6 +184,7 @@ def config_edit(*, settings: SettingsFile = None) -> int:
 
 conversations = new_app(
     "conversations",
+    lists=True,
     help="List, show, export, repair or delete the conversations of this machine.",
     epilog="ID is a conversation id, its beginning, 'last' for the newest, or ID/NAME for a sub-agent.",
 )

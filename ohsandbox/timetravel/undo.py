@@ -231,6 +231,7 @@ def _undone(directory: Path) -> dict[str, Any]:
     stream_events(directory, on_event)
     if not data:
         raise UsageError(
-            f"Conversation {directory.name!r} was not made by `ohsandbox undo`. Give the id of one that was."
+            f"Conversation {directory.name!r} was not made by `ohsandbox undo`, so there is nothing to redo. "
+            "Undo first, or name a conversation that was."
         )
     return data

@@ -65,3 +65,10 @@ def test_the_help_leads_to_the_command_that_answers_a_question(invoke: Invoke, w
 def test_numbers_alone_are_events_of_the_last_conversation(invoke: Invoke) -> None:
     assert "Start one: ohsandbox run TASK" in invoke("diff", "3", "7").err
     assert "No conversation '2026112'" in invoke("diff", "2026112", "7").err
+
+
+@pytest.mark.parametrize("words", ["conversations list", "conversations ls", "branches list"])
+def test_who_asks_a_group_for_its_list_is_told_that_the_group_alone_is_the_list(invoke: Invoke, words: str) -> None:
+    ended = invoke(*words.split())
+    assert ended.code == 2
+    assert f"`ohsandbox {words.split(maxsplit=1)[0]}` alone lists them." in ended.err

@@ -247,7 +247,7 @@ def test_a_conversation_that_no_undo_made_has_nothing_to_redo(root: Path) -> Non
     undone, _ = undo(plan_undo(directory, 1))
     copied = forks.fork_into(undone.directory, len(read_events(undone.directory)) - 1, workspace=root.parent / "new")
     for one in (directory, copied.directory):
-        with pytest.raises(UsageError, match="was not made by `ohsandbox undo`"):
+        with pytest.raises(UsageError, match="was not made by `ohsandbox undo`, so there is nothing to redo"):
             plan_redo(one)
 
 

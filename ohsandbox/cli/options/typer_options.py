@@ -63,6 +63,7 @@ def new_app(
     *,
     runs_by_default: bool = False,
     shows_help: bool = False,
+    lists: bool = False,
     panels: Mapping[str, str] | None = None,
     **how: Any,
 ) -> typer.Typer:
@@ -72,11 +73,12 @@ def new_app(
         name: the group's name.
         runs_by_default: run the command `run` if the first word is not a command.
         shows_help: print the help if no command is given.
+        lists: the group alone lists what it is about, and has no command `list`; who types one is told so.
         panels: headings of the command list, each with the names of its commands, separated by blanks.
         how: other arguments of `typer.Typer`.
     """
     base = _DefaultGroup if runs_by_default else _Group
-    cls = type(base.__name__, (base,), {"panels": panels or {}})
+    cls = type(base.__name__, (base,), {"panels": panels or {}, "lists": lists})
     app = typer.Typer(name=name, cls=cls, add_completion=False, rich_markup_mode=None, **how)
     if shows_help:
         app.callback(invoke_without_command=True)(_show_help)
@@ -188,6 +190,12 @@ class _Group(TyperGroup):
     """A group of commands, each listed with the first paragraph of its help."""
 
     panels: ClassVar[Mapping[str, str]] = {}
+    lists: ClassVar[bool] = False
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if self.lists and args[0] in {"list", "ls"}:
+            ctx.fail(f"No such command {args[0]!r}: `{ctx.command_path}` alone lists them.")
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _fit(formatter)

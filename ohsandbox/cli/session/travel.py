@@ -110,7 +110,8 @@ def undo_turns(context: CommandContext, arguments: Sequence[str]) -> None:
     _switch(session, forked.id, session.where)
     taken = "The last turn is" if turns == 1 else f"The last {turns} turns are"
     place = "in the directory" if plan.workspace is not None else "in the container"
-    context.show(f"{taken} taken back, {place} as well. /redo brings it back; {before} has all of it.")
+    place += " as well" if not refused else " too, but for what is named above"
+    context.show(f"{taken} taken back, {place}. /redo brings it back; {before} has all of it.")
     if session.runtime.copied_workspace is not None:
         context.show("What `ohsandbox apply` wrote to your own directory stays there.")
 
@@ -125,7 +126,8 @@ def redo_undone(context: CommandContext, _arguments: Sequence[str]) -> None:
     older, refused = undo.redo(plan)
     _warn_left_out(context, "Not put back", refused)
     _switch(session, older.name, session.where)
-    context.show("What /undo had taken is there again.")
+    left = ", but for what is named above" if refused else ""
+    context.show(f"What /undo had taken is there again{left}.")
 
 
 def fork_here(context: CommandContext, arguments: Sequence[str]) -> None:

@@ -210,5 +210,6 @@ def keep_metadata(store: ConversationStore, metadata: ConversationMetadata) -> N
 
 
 def title_of_message(text: str) -> str | None:
-    """Return the first characters of a message on one line; None if none is visible."""
-    return " ".join(encodable(text[: 4 * _TITLE_CHARS]).split())[:_TITLE_CHARS] or None
+    """Return the beginning of a message as one line, with an ellipsis if it was cut; None if nothing is visible."""
+    line = " ".join(encodable(text[: 4 * _TITLE_CHARS]).split())
+    return (line if len(line) <= _TITLE_CHARS else f"{line[: _TITLE_CHARS - 1]}…") or None

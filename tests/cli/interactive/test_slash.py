@@ -67,16 +67,19 @@ def test_undo_lists_what_it_changes_asks_and_goes_on_without_leaving(
     talk: Turns, workspace: Path, home: Path, image: str
 ) -> None:
     subprocess.run(["git", "init", "-q", str(workspace)], check=True)
-    turns = ("one", "echo one >a"), ("done one", None), ("done two", None)
+    turns = ("one", "echo one >a; echo two >b; echo three >c"), ("done one", None), ("done two", None)
     terminal = talk(*turns, options=("--runtime", "docker", "--image", image))
-    terminal.type(f"first{ENTER}").wait("done one").wait("your turn").type(f"/undo{ENTER}")
-    terminal.wait("a is removed").wait("Change this file? /redo brings it back. [y/N]")
-    terminal.type(f"y{ENTER}").wait("is taken back").wait("your turn")
+    terminal.type(f"first{ENTER}").wait("done one").wait("your turn")
+    (workspace / "b").write_text("mine")
+    terminal.type(f"/undo{ENTER}").wait("Left as it is: b: it was changed since as well")
+    terminal.wait("a is removed").wait("Change these 2 files? /redo brings it back. [y/N]")
+    terminal.type(f"y{ENTER}").wait("in the directory too, but for what is named above.").wait("your turn")
     assert not (workspace / "a").exists()
-    terminal.type(f"/redo{ENTER}").wait("a comes back").wait("takes it away again. [y/N]").type(f"y{ENTER}").wait(
-        "is there again"
-    )
+    (workspace / "c").write_text("mine")
+    terminal.type(f"/redo{ENTER}").wait("Left as it is: c").wait("a comes back").wait("takes it away again. [y/N]")
+    terminal.type(f"y{ENTER}").wait("is there again, but for what is named above.")
     assert (workspace / "a").read_text() == "one\n"
+    assert [(workspace / name).read_text() for name in "bc"] == ["mine", "mine"]
     terminal.wait("your turn").type(f"/exit{ENTER}")
     assert terminal.end() == 0
     assert _messages(home)[0] == ["first", "/exit"]

@@ -15,6 +15,7 @@ from ohsandbox import events
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation, ConversationMetadata, FileConversationStore
 from ohsandbox.conversation.storage import delete_stored, find_stored, list_stored, read_stored
+from ohsandbox.conversation.storage.metadata import title_of_message
 from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.persistence import LOG_NAME, EventLog
@@ -244,3 +245,9 @@ def test_delete_takes_everything_and_follows_no_link(tmp_path: Path) -> None:
     assert delete_stored(root / "c") > 300_000
     assert [path.name for path in root.iterdir()] == ["d"]
     assert (outside / "precious").exists()
+
+
+def test_a_title_that_was_cut_says_so() -> None:
+    assert title_of_message("a" * 80) == "a" * 80
+    assert title_of_message("word " * 1000) == ("word " * 16)[:79] + "…"
+    assert title_of_message(" \n ") is None
