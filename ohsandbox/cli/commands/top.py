@@ -207,6 +207,12 @@ class Survey:
         """By network log: its modification time and the number of hosts it says were refused."""
         self._asked_at: float | None = None
         self._fault = ""
+        self._has_asked = False
+
+    @property
+    def has_asked(self) -> bool:
+        """True if the engine has answered, or failed to, at least once; until then no sandbox is known."""
+        return self._has_asked
 
     @property
     def fault(self) -> str:
@@ -231,12 +237,13 @@ class Survey:
                 self._inventory = self._opener()
             infos = self._inventory.list_sandboxes()
             with self._lock:
-                self._sandboxes, self._fault = infos, ""
+                self._sandboxes, self._fault, self._has_asked = infos, "", True
             self._measure(self._inventory, [info.id for info in infos if info.state == "running"])
         except (OhsandboxError, OSError) as error:
             self.close()
             with self._lock:
                 self._sandboxes, self._fault = [], safe_line(error, limit_chars=_MAX_DOING_CHARS)
+                self._has_asked = True
         finally:
             self._asked_at = None
 

@@ -150,9 +150,10 @@ class TopScreen:
         rows = self._rows
         waiting = sum(row.state == "waiting" for row in rows)
         memory = sum(row.usage.memory_bytes for row in rows if row.usage)
+        sandboxes = _count(sum(row.sandbox is not None for row in rows), "sandbox", "es")
         counts = [
             f"{sum(row.is_at_work for row in rows)} at work",
-            _count(sum(row.sandbox is not None for row in rows), "sandbox", "es"),
+            sandboxes if self._survey.has_asked else "asking for sandboxes",
             _count(sum(row.conversation is not None for row in rows), "conversation", "s"),
             f"CPU {sum(row.cpu or 0.0 for row in rows):.0%}",
             f"memory {size(memory)}",
@@ -166,7 +167,8 @@ class TopScreen:
 
     def _table(self) -> StyleAndTextTuples:
         if not self._rows:
-            return [("class:dim", "Nothing is here yet. Start something: ohsandbox run TASK")]
+            nothing = "Nothing is here yet. Start something: ohsandbox run TASK" if self._survey.has_asked else ""
+            return [("class:dim", nothing)]
         lines: StyleAndTextTuples = []
         for row in self._rows:
             chosen = " class:chosen" if row.key == self._chosen else ""
@@ -306,7 +308,8 @@ class TopScreen:
             return
 
         def remove() -> None:
-            if ask_yes_no(f"Remove sandbox {safe_line(sandbox.name)} and the files in it, for good?"):
+            used = f", which process {safe_line(row.holder)} uses," if row.holder else ""
+            if ask_yes_no(f"Remove sandbox {safe_line(sandbox.name)}{used} and the files in it, for good?"):
                 try:
                     remove_sandbox(sandbox)
                     self._told = f"{sandbox.name} is removed."

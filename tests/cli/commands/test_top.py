@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ohsandbox.cli.commands import top_screen
 from ohsandbox.cli.commands.top import Survey
 from ohsandbox.cli.commands.top_screen import TopScreen
 from ohsandbox.errors import EngineUnavailable
@@ -224,6 +225,28 @@ def test_the_table_and_the_line_above_it_show_the_same_rows(talked: list[str]) -
     table = "".join(part[1] for part in screen._table())  # the first that is laid out
     assert "It is done" in table
     assert f"{len(talked)} conversation" in "".join(part[1] for part in screen._summary())
+
+
+def test_no_number_of_sandboxes_is_shown_before_the_engine_has_answered() -> None:
+    survey = _survey(FakeEngine(_sandbox(1)))
+    screen = TopScreen(survey, None)
+    assert "asking for sandboxes" in "".join(part[1] for part in screen._summary())
+    assert "".join(part[1] for part in screen._table()) == ""
+    survey.ask_engine()
+    screen._app.before_render.fire()
+    assert "1 sandbox " in "".join(part[1] for part in screen._summary())
+
+
+def test_the_process_that_uses_a_sandbox_is_named_before_the_sandbox_is_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    survey, questions = _survey(FakeEngine(_sandbox(1))), list[str]()
+    survey.ask_engine()
+    screen = TopScreen(survey, None)
+    monkeypatch.setattr(screen, "_in_terminal", lambda act: act())
+    monkeypatch.setattr(top_screen, "ask_yes_no", questions.append)
+    screen._remove(survey.rows()[0])
+    assert questions == ["Remove sandbox ohsandbox-1, which process 1 uses, and the files in it, for good?"]
 
 
 @pytest.mark.usefixtures("no_engine", "talked")
