@@ -86,11 +86,12 @@ def gateway_rules(
     closed = {*NOT_PUBLIC, subnet, *(ipaddress.IPv4Network(address) for address in own)}
     ranked.append((-subnet.max_prefixlen, True, 1, f"g {gateway}"))
     ranked += [(-network.prefixlen, True, 1, f"u {network}") for network in closed]
+    rejecting = rejected([subnet, *(network.network for network in opened)])
     return [
         *(f"b {address}" for address in {subnet.broadcast_address, subnet.network_address}),
         *([f"d {address}" for address in resolvers] or ["d"]),
         *(rule for *_, rule in sorted(ranked)),
-        *(f"r {rule}" for rule in rejected([subnet, *(network.network for network in opened)])),
+        *(f"{'r' if network in rejecting else 'n'} {network}" for network in NOT_PUBLIC),
     ]
 
 

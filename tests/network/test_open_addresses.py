@@ -71,6 +71,18 @@ def test_a_rejecting_route_overlaps_nothing_that_is_opened() -> None:
     assert open_addresses.route_line(ipaddress.IPv4Network("10.0.0.0/8")) == f"{little_endian}/000000FF"
 
 
+def test_a_rejecting_route_of_earlier_rules_is_removed_where_an_address_is_opened() -> None:
+    def routes(allowed: list[str]) -> dict[str, str]:
+        exceptions = [open_addresses.parse_exception(one) for one in allowed]
+        rules = open_addresses.gateway_rules(exceptions, SUBNET, "172.19.0.1", own=[])
+        return {network: kind for kind, _, network in (one.partition(" ") for one in rules) if kind in "rn"}
+
+    assert {*routes([])} == {str(one) for one in open_addresses.NOT_PUBLIC}
+    assert [routes([])[one] for one in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")] == ["r", "n", "r"]
+    opened = routes(["10.0.0.53:53"])
+    assert [opened[one] for one in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")] == ["n", "n", "r"]
+
+
 NO_ADDRESSES = (
     "",
     "example.org",

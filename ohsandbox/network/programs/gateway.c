@@ -20,6 +20,7 @@
  *   d [ADDRESS]                port 53 of the name server, or of all of /etc/resolv.conf: by the engine's routes
  *   b ADDRESS/LENGTH           unreachable before all others, even if it is a broadcast address of the namespace
  *   r ADDRESS/LENGTH           a route that rejects, which /proc/net/route shows inside
+ *   n ADDRESS/LENGTH           no such route, which an earlier call may have added
  *
  * The rules are of the kernel's routing policy, so they stand before there is an interface, and each that comes later
  * obeys them; IPv6 leads nowhere. A socket that names its device (SO_BINDTODEVICE, IP_PKTINFO) passes by them: where no
@@ -37,7 +38,7 @@ static long open_read(const char *path) { return call(SYS_open, (long)path, 0, 0
 static long open_read(const char *path) { return call(SYS_openat, -100 /* AT_FDCWD */, (long)path, 0, 0, 0, 0); }
 #endif
 
-enum { EEXIST = 17, ENOENT = 2, EAFNOSUPPORT = 97, AF_INET = 2, AF_INET6 = 10, AF_NETLINK = 16, SOCK_RAW = 3 };
+enum { EEXIST = 17, ENOENT = 2, ESRCH = 3, EAFNOSUPPORT = 97, AF_INET = 2, AF_INET6 = 10, AF_NETLINK = 16, SOCK_RAW = 3 };
 
 /* gcc calls these, even without a libc */
 void *memcpy(void *target, const void *source, unsigned long count)
@@ -99,7 +100,7 @@ static void fail(const char *what, const char *which, long result)
 
 /* --- netlink (rtnetlink(7), linux/fib_rules.h) ------------------------------------------------------------------- */
 
-enum { RTM_NEWROUTE = 24, RTM_NEWRULE = 32, RTM_DELRULE = 33, NLM_F_REQUEST = 1, NLM_F_ACK = 4, NLM_F_EXCL = 0x200,
+enum { RTM_NEWROUTE = 24, RTM_DELROUTE = 25, RTM_NEWRULE = 32, RTM_DELRULE = 33, NLM_F_REQUEST = 1, NLM_F_ACK = 4, NLM_F_EXCL = 0x200,
        NLM_F_CREATE = 0x400, NLMSG_ERROR = 2, FRA_DST = 1, FRA_PRIORITY = 6, FRA_TABLE = 15, FRA_IP_PROTO = 22,
        FRA_SPORT_RANGE = 23, FRA_DPORT_RANGE = 24, FR_ACT_TO_TBL = 1, FR_ACT_UNREACHABLE = 7, RTA_DST = 1, RTN_UNREACHABLE = 7,
        RTPROT_STATIC = 4, TABLE_MAIN = 254, TABLE_LOCAL = 255, IPPROTO_TCP = 6, IPPROTO_UDP = 17 };
@@ -288,6 +289,19 @@ static void add_to_port(const char *told, const struct target *to, u16 port, u32
     add_policy(told, r, ALLOW);
 }
 
+/* adds a route that rejects, or removes it; no error if that has been done */
+static void reject(const char *told, const struct target *to, u16 type)
+{
+    u8 header[12] = { AF_INET, to->length, 0, 0, TABLE_MAIN, RTPROT_STATIC, 0, RTN_UNREACHABLE };
+    long result;
+    begin_message(type, type == RTM_NEWROUTE ? NLM_F_CREATE | NLM_F_EXCL : 0);
+    append(header, sizeof header);
+    attribute(RTA_DST, to->address, 4);
+    result = ask();
+    if (result && result != (type == RTM_NEWROUTE ? -EEXIST : -ESRCH))
+        fail("route", told, result);
+}
+
 static void add_listed(const char *told, u32 priority)
 {
     struct target to = { { 0 }, 0, 0 };
@@ -337,19 +351,17 @@ static void add_listed(const char *told, u32 priority)
     case 'b':
         add(told, (struct rule){ AF_INET, to.length, FR_ACT_UNREACHABLE, 0, 0, to.address, 0, 0, FIRST, 0 });
         break;
-    case 'r': {
-        u8 header[12] = { AF_INET, to.length, 0, 0, TABLE_MAIN, RTPROT_STATIC, 0, RTN_UNREACHABLE };
-        long result;
+    case 'r':
         for (u32 i = 0; i < resolver_count; i++)
-            if (holds(&to, &resolvers[i]))
-                return; /* the name server is reached by the main table */
-        begin_message(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL);
-        append(header, sizeof header);
-        attribute(RTA_DST, to.address, 4);
-        if ((result = ask()) && result != -EEXIST)
-            fail("route", told, result);
+            if (holds(&to, &resolvers[i])) { /* the name server is reached by the main table */
+                reject(told, &to, RTM_DELROUTE);
+                return;
+            }
+        reject(told, &to, RTM_NEWROUTE);
         break;
-    }
+    case 'n':
+        reject(told, &to, RTM_DELROUTE);
+        break;
     default:
         fail("rule", told, -22);
     }
@@ -409,7 +421,7 @@ static void set(char **told)
     netlink = xfrm;
     flushed = ask();
     netlink = rules;
-    if (flushed && flushed != -3) /* ESRCH: there is none */
+    if (flushed && flushed != -ESRCH) /* there is none */
         fail("removal", "of policies", flushed);
     for (u32 priority = LISTED; priority < LISTED + MAX_LISTED; priority++) {
         long result;

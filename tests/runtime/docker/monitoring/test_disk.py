@@ -211,7 +211,7 @@ def test_the_watch_ends_with_the_sandbox(sandbox: Any) -> None:
 @pytest.mark.docker
 def test_an_engine_elsewhere_is_asked_from_inside(sandbox: Any) -> None:
     runtime = sandbox()
-    [place] = disk.writable_file_systems(runtime._the_sandbox().container.engine, {}, {}, (), runtime)
+    [place] = disk.writable_file_systems(runtime._require_sandbox().container.engine, {}, {}, (), runtime)
     asked = place.ask()
     assert asked is not None
     assert not place.near

@@ -122,6 +122,23 @@ def test_what_is_named_answers_at_its_port(
         runtime.set_network("open", allow=["10.0.0.0/33"])
 
 
+@pytest.mark.parametrize("opened", [PRIVATE, "172.31.15.1", "192.168.215.1"])
+def test_an_address_of_each_private_range_is_opened_and_closed(
+    addresses: Callable[[str], None], sandbox: Callable[..., Any], port: int, opened: str
+) -> None:
+    """The bridge has its subnet in one of the ranges; the others have routes that reject."""
+    addresses(opened)
+    first = sandbox(network="open", allow=[f"{opened}:{port}"])
+    assert answers(first, opened, port)
+    first.set_network("open", allow=[])
+    assert not answers(first, opened, port)
+    first.set_network("open", allow=[f"{opened}/32"])
+    assert answers(first, opened, port)
+    second = sandbox(network="none")
+    second.set_network("open", allow=[opened])
+    assert answers(second, opened, port)
+
+
 def test_sandboxes_do_not_reach_each_other_nor_other_containers(
     sandbox: Callable[..., Any], engine: Engine, foreign: Callable[..., str]
 ) -> None:
