@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_DEPTH = 64
+"""Deepest nesting of a value: what walks it afterwards may do so by recursion."""
+MAX_INTEGER = 2**64 - 1
+"""Largest absolute value of an integer: a longer number is never a setting, and Python prints none of 4,300 digits."""
 
 
 def parse_json(data: bytes | str) -> Any:
@@ -22,15 +30,27 @@ def parse_json(data: bytes | str) -> Any:
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
     try:
-        return json.loads(
+        value = json.loads(
             text,
             object_pairs_hook=_without_duplicates,
             parse_constant=refuse_constant,
             parse_float=finite,
-            parse_int=_bounded,
+            parse_int=bounded_integer,
         )
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+    if is_deep(value):
+        raise ValueError("it is nested too deep")
+    return value
+
+
+def is_deep(value: object) -> bool:
+    """Whether dicts and lists are nested more than MAX_DEPTH levels deep."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        containers = [item for item in level if isinstance(item, dict | list)]
+        level = [inner for item in containers for inner in (item.values() if isinstance(item, dict) else item)]
+    return bool(level)
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -63,8 +83,31 @@ def finite(text: str) -> float:
     return number
 
 
-def _bounded(text: str) -> int:
-    """Parse an integer of at most 64 bits; a longer number is never a setting."""
-    if len(text) > 20 or abs(number := int(text)) >= 1 << 64:  # noqa: PLR2004 - the digits of 2**64
+def bounded_integer(text: str, base: int = 10) -> int:
+    """Parse an integer of at most 64 bits; for `parse_int` of `json`.
+
+    Raises:
+        ValueError: it has more bits, or is no integer.
+    """
+    if len(text) > 70 or abs(number := int(text, base)) > MAX_INTEGER:  # noqa: PLR2004 - 64 binary digits, sign, 0b
         raise ValueError(f"the number {text[:40]} is too large")
     return number
+
+
+def number_faults(value: object) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the places of nested dicts and lists with an integer of over 64 bits or a float that is not finite.
+
+    Each is (keys and indices, what is wrong). It is for parsers that cannot be told how to parse a number, on a value
+    that is not deep.
+    """
+    pending: list[tuple[tuple[str, ...], object]] = [((), value)]
+    while pending:
+        location, item = pending.pop()
+        if isinstance(item, int) and abs(item) > MAX_INTEGER:
+            yield location, f"has {item.bit_length()} bits: expected an integer of at most 64"
+        elif isinstance(item, float) and not math.isfinite(item):
+            yield location, f"= {item}: expected a finite number"
+        elif isinstance(item, dict):
+            pending += [((*location, str(key)), inner) for key, inner in reversed(item.items())]
+        elif isinstance(item, list):
+            pending += [((*location, str(index)), item[index]) for index in reversed(range(len(item)))]

@@ -1,23 +1,79 @@
-"""YAML, read strictly: no key twice, no tags of Python, bounded depth and size, and the line of every key."""
+"""YAML, read strictly: no key twice, no tag but YAML's own scalars', bounded depth and size, and the line of every key.
+
+Numbers are those of YAML 1.2's core schema, as Compose reads them: `1:30` and `2026-11-28` are texts. Base 60 of
+YAML 1.1 takes time quadratic in the text.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
+from ohsandbox.strict_json import MAX_DEPTH, bounded_integer, finite
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MAX_DEPTH = 64
-"""Deepest nesting that is parsed: libyaml's parser crashes the whole process at some thousand levels."""
-MAX_NODES = 5_000_000
-"""Most nodes after aliases are expanded: a list of 10,000 tasks has 500,000; a "billion laughs" file of one kilobyte
-10^9.
+MAX_ALIASED_NODES, MAX_ALIASED_RATIO = 100_000, 10
+"""Most nodes that aliases add: so many, and so many times those that are written. A list of 10,000 tasks that share
+20 keys has 200,000 and 100,000; a "billion laughs" file of one kilobyte 10^9 and 100.
 """
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MAX_FAULTS = 20
+_MAX_TAG_DIRECTIVES = 100
+"""libyaml compares each with all before it."""
+_TAG_DIRECTIVE = re.compile("^%TAG", re.MULTILINE)
 _OPENING, _CLOSING = (yaml.MappingStartEvent, yaml.SequenceStartEvent), (yaml.MappingEndEvent, yaml.SequenceEndEvent)
+_TAG = "tag:yaml.org,2002:"
+_TEXT_TAGS = frozenset({f"{_TAG}str", f"{_TAG}merge"})
+_INTEGER = re.compile(r"\A[-+]?(?:0[xX][0-9a-fA-F_]++|0[oO]?[0-7_]++|0[bB][01_]++|0|[1-9][0-9_]*+)\Z")
+_FLOAT = re.compile(
+    r"\A[-+]?(?:(?:\.[0-9]++|[0-9]++\.[0-9]*+)(?:[eE][-+]?[0-9]++)?|[0-9]++[eE][-+]?[0-9]++"
+    r"|\.(?:inf|Inf|INF|nan|NaN|NAN))\Z"
+)
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Base):  # type: ignore[misc]  # Any: which class it is depends on libyaml
+    """The safe loader with other numbers, and without the tags of times, binary data, sets and pairs."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own form
+    yaml_constructors: dict[str | None, Any] = {}  # noqa: RUF012 - PyYAML's own form
+
+    def number(self, node: Any) -> int | float:
+        """Construct an integer or a float."""
+        text = str(self.construct_scalar(node))
+        try:
+            if node.tag == f"{_TAG}int" and _INTEGER.match(text):
+                return _integer(text.replace("_", ""))
+            if _FLOAT.match(text) and text[-1].isdigit() | text.endswith("."):
+                return finite(text)
+            message = f"{text[:40]!r} is not a finite number"
+        except ValueError as error:
+            message = str(error)
+        raise InvalidYaml([_YamlFault(node.start_mark.line + 1, f"{message}: quote it if it is text")])
+
+
+def _integer(text: str) -> int:
+    digits = text.lstrip("+-").lower()
+    base = {"0x": 16, "0o": 8, "0b": 2}.get(digits[:2], 8 if digits[:1] == "0" else 10)
+    return bounded_integer(text, base)
+
+
+for _kind in ("null", "bool", "str", "seq", "map"):
+    _Loader.yaml_constructors[_TAG + _kind] = yaml.SafeLoader.yaml_constructors[_TAG + _kind]
+_Loader.yaml_constructors |= {
+    f"{_TAG}int": _Loader.number, f"{_TAG}float": _Loader.number, None: yaml.SafeLoader.yaml_constructors[None],
+}  # fmt: skip
+for _character, _resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items():
+    _kept = [(tag, pattern) for tag, pattern in _resolvers if tag.removeprefix(_TAG) in {"null", "bool", "merge"}]
+    _Loader.yaml_implicit_resolvers[_character] = _kept
+for _character in "+-.0123456789":
+    _Loader.yaml_implicit_resolvers.setdefault(_character, []).extend([
+        (f"{_TAG}int", _INTEGER), (f"{_TAG}float", _FLOAT),
+    ])  # fmt: skip
 
 
 class _YamlFault(NamedTuple):
@@ -68,10 +124,10 @@ def parse_yaml(text: str) -> YamlFile:
     text = text.removeprefix("\ufeff")
     try:
         _bound_depth(text)
-        loader = _LOADER(text)
+        loader = _Loader(text)
         try:
             node = loader.get_single_node()
-            _check(node)
+            _check(node, loader)
             value = None if node is None else loader.construct_document(node)
         finally:
             loader.dispose()
@@ -79,54 +135,75 @@ def parse_yaml(text: str) -> YamlFile:
         raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        message = f"not YAML: {error.problem or error.context}"
+        message = f"not YAML: {str(error.problem or error.context)[:200]}"
         raise InvalidYaml([_YamlFault(mark.line + 1 if mark else None, message)]) from None
+    except KeyError as error:
+        raise InvalidYaml([_YamlFault(None, f"not YAML: {str(error)[:100]} is not a boolean")]) from None
     except (yaml.YAMLError, ValueError) as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1 if hasattr(error, "position") else None
-        raise InvalidYaml([_YamlFault(line, f"not YAML: {str(error).splitlines()[0]}")]) from None
+        raise InvalidYaml([_YamlFault(line, f"not YAML: {str(error).splitlines()[0][:200]}")]) from None
     return YamlFile(value, node)
 
 
 def _bound_depth(text: str) -> None:
+    if sum(1 for _ in _TAG_DIRECTIVE.finditer(text)) > _MAX_TAG_DIRECTIVES:
+        raise InvalidYaml([_YamlFault(None, f"has more than {_MAX_TAG_DIRECTIVES} %TAG directives")])
     depth = 0
-    for event in yaml.parse(text, Loader=_LOADER):
+    for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, _OPENING) - isinstance(event, _CLOSING)
         if depth > MAX_DEPTH:
-            message = f"is nested more than {MAX_DEPTH} levels deep"
-            raise InvalidYaml([_YamlFault(event.start_mark.line + 1, message)])
+            raise InvalidYaml([_too_deep(event)])
 
 
-def _check(node: Any) -> None:
-    sizes, problems = dict[int, int](), list[_YamlFault]()
+def _too_deep(where: Any) -> _YamlFault:
+    return _YamlFault(where.start_mark.line + 1, f"is nested more than {MAX_DEPTH} levels deep")
 
-    def size(node: Any) -> int:
-        if (known_size := sizes.get(id(node))) is not None:
-            if not known_size:
+
+def _check(node: Any, loader: Any) -> None:
+    """Refuse repeated keys, and a document that its aliases make large, deep or endless."""
+    sizes, problems = dict[int, tuple[int, int]](), list[_YamlFault]()
+
+    def size(node: Any) -> tuple[int, int]:
+        """Return the number of nodes and of levels."""
+        if (known := sizes.get(id(node))) is not None:
+            if not known[0]:
                 raise InvalidYaml([_YamlFault(node.start_mark.line + 1, "refers to itself by an alias")])
-            return known_size
-        sizes[id(node)] = 0
-        total = 1
+            return known
+        sizes[id(node)] = 0, 0
+        inner: list[tuple[int, int]] = []
         if isinstance(node, yaml.SequenceNode):
-            total += sum(map(size, node.value))
+            inner = [size(item) for item in node.value]
         elif isinstance(node, yaml.MappingNode):
-            problems.extend(_repeated(node))
-            total += sum(size(key) + size(value) for key, value in node.value)
-        sizes[id(node)] = total
-        return total
+            problems.extend(_repeated(node, loader))
+            inner = [size(item) for pair in node.value for item in pair]
+        total = 1 + sum(nodes for nodes, _ in inner)
+        levels = 1 + max((levels for _, levels in inner), default=0)
+        if levels > MAX_DEPTH + 1:
+            raise InvalidYaml([_too_deep(node)])
+        sizes[id(node)] = total, levels
+        return total, levels
 
-    if node is not None and size(node) > MAX_NODES:
-        problems.append(_YamlFault(1, f"has more than {MAX_NODES:,} values once its aliases are put in"))
+    if node is not None:
+        added = size(node)[0] - len(sizes)
+        if added > MAX_ALIASED_NODES + MAX_ALIASED_RATIO * len(sizes):
+            problems.append(_YamlFault(1, f"has {added:,} values more once its aliases are put in: too many"))
     if problems:
-        raise InvalidYaml(problems)
+        more = len(problems) - _MAX_FAULTS
+        raise InvalidYaml([*problems[:_MAX_FAULTS], *([_YamlFault(None, f"and {more} more")] if more > 0 else [])])
 
 
-def _repeated(node: Any) -> list[_YamlFault]:
-    faults, first_lines = list[_YamlFault](), dict[tuple[str, str], int]()
+def _repeated(node: Any, loader: Any) -> list[_YamlFault]:
+    """Return the keys that are there twice: as they are written, or as what they mean."""
+    faults, first_lines = list[_YamlFault](), dict[object, int]()
     for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-        line, name = key.start_mark.line + 1, (key.tag, key.value)
-        if name in first_lines:
-            faults.append(_YamlFault(line, f"key {key.value!r} is there twice, first in line {first_lines[name]}"))
-        first_lines.setdefault(name, line)
+        line = key.start_mark.line + 1
+        names = {key.value} if key.tag in _TEXT_TAGS else {key.value, loader.construct_object(key)}
+        if known := names & first_lines.keys():
+            faults.append(
+                _YamlFault(line, f"key {key.value[:100]!r} is there twice, first in line {first_lines[known.pop()]}")
+            )
+        for name in names:
+            first_lines.setdefault(name, line)
     return faults
 
 

@@ -17,7 +17,8 @@ import ohsandbox
 
 ROOT = Path(ohsandbox.__file__).parent
 LAYERS = (
-    ("background_loop", "errors", "lazy_names", "review_text", "strict_json", "strict_yaml", "text"),
+    ("background_loop", "errors", "lazy_names", "review_text", "strict_json", "text"),
+    ("strict_toml", "strict_yaml"),
     ("validation_errors",),
     ("arguments", "html_page", "limit_ranges", "price"),
     ("content",),

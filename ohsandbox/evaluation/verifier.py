@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import posixpath
 import stat
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.evaluation.printed_outcomes import failures, outcomes
 from ohsandbox.evaluation.sandbox_files import copy_from_sandbox, end_of_output, put_for_all
+from ohsandbox.strict_json import parse_json
 
 if TYPE_CHECKING:
     import threading
@@ -198,7 +198,7 @@ def _read(path: Path) -> bytes | None:
 
 def _rewards(data: bytes) -> dict[str, float]:
     try:
-        rewards = json.loads(data)
+        rewards = parse_json(data)
     except ValueError:
         raise NoVerdict(f"{REWARD_JSON} is not JSON: {data[:80]!r}") from None
     rewards = rewards if isinstance(rewards, dict) else {"reward": rewards}

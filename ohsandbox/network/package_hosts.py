@@ -17,13 +17,13 @@ import shutil
 import subprocess
 import sys
 import threading
-import tomllib
 import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.network.addresses import HostNameError, is_local_name, normalized_host
+from ohsandbox.strict_toml import InvalidToml, parse_toml
 from ohsandbox.text import quoted_line
 
 if TYPE_CHECKING:
@@ -351,8 +351,8 @@ def _text(file: Path) -> str:
 
 def _toml(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(_text(file))
-    except (tomllib.TOMLDecodeError, RecursionError):
+        return parse_toml(_text(file))
+    except InvalidToml:
         return {}
 
 

@@ -19,6 +19,7 @@ from ohsandbox.private_files import open_regular
 from ohsandbox.project.features import MAX_FEATURES, Feature, feature_of, in_order, read_feature
 from ohsandbox.project.registry import fetch_feature, parse_reference
 from ohsandbox.runtime.build_options import Build
+from ohsandbox.strict_json import number_faults
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -198,6 +199,8 @@ def _read(path: Path, directory: Path) -> DevContainer:
         raise fault(path, "not UTF-8. Correct it.") from None
     except (ValueError, RecursionError, pyjson5.Json5Exception) as error:
         raise fault(path, f"not JSON with comments: {_json_fault(error, text)}. Correct it.") from None
+    for location, message in number_faults(said):
+        raise fault(path, f"{'.'.join(location)} {message}. Correct it.")
     if not isinstance(said, dict):
         raise fault(path, "not an object. Correct it.")
     if "dockerComposeFile" in said:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import opened_dir
+from ohsandbox.strict_json import number_faults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,6 +102,8 @@ def feature_of(files: tuple[FeatureFile, ...], reference: str, given: object, us
         said = pyjson5.decode(contents[MANIFEST].decode("utf-8-sig"), maxdepth=16)
     except (ValueError, RecursionError, pyjson5.Json5Exception):
         raise UsageError(f"feature {reference!r}: its {MANIFEST} is not JSON with comments. Correct it.") from None
+    for location, message in number_faults(said):
+        raise UsageError(f"feature {reference!r}: in its {MANIFEST}, {'.'.join(location)} {message}. Correct it.")
     if not isinstance(said, dict) or not isinstance(said.get("id"), str) or not _ID.fullmatch(said["id"]):
         raise UsageError(f"feature {reference!r}: its {MANIFEST} has no valid 'id'. Correct it.")
     environment = _object(said, "containerEnv", reference)

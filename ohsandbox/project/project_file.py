@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-import tomllib
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -28,6 +26,7 @@ from ohsandbox.runtime.build_options import Build
 from ohsandbox.runtime.factory import build_digest, check_mount
 from ohsandbox.runtime.mount_text import Mount
 from ohsandbox.settings import Settings, SettingsLayer
+from ohsandbox.strict_toml import InvalidToml, parse_toml
 from ohsandbox.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -44,8 +43,6 @@ MAX_FILE_BYTES = 256 * 1024
 
 _MAX_NAMED_BYTES = 4 * 1024 * 1024
 """Maximum size of a file that it names; all certificates of a system have 300 KiB."""
-_DEEP_KEY = re.compile(rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
-"""Matches `a.a.a.a...`: tomllib takes time quadratic in the parts of a key, up to hours within MAX_FILE_BYTES."""
 COPIES = "project-files"
 """Directory below the state directory with copies of these files as they were trusted, since the project may change
 before they are used. The modification time is that of the last use."""
@@ -310,14 +307,15 @@ def _table(path: Path) -> dict[str, Any] | None:
         return None
     if len(data) > MAX_FILE_BYTES:
         raise _fault(path, f"over {MAX_FILE_BYTES} bytes. Shorten it.")
-    if _DEEP_KEY.search(data):
-        raise _fault(path, "not TOML that is read: a key has over 64 parts. Shorten it.")
     try:
-        parsed = tomllib.loads(data.decode())
-    except (ValueError, RecursionError) as error:
-        told = str(error).partition("\n")[0] or "nested too deeply"
-        raise _fault(path, f"not TOML: {told}. Correct it.") from None
-    found = parsed if is_ours else parsed.get("tool", {}).get(TABLE)
+        parsed = parse_toml(data.decode())
+    except UnicodeDecodeError:
+        raise _fault(path, "not UTF-8. Correct it.") from None
+    except InvalidToml as error:
+        place = "" if error.line is None or "at line" in str(error) else f"line {error.line}: "
+        raise _fault(path, f"{place}{error}. Correct it.") from None
+    tool = parsed.get("tool")
+    found = parsed if is_ours else tool.get(TABLE) if isinstance(tool, dict) else None
     if found is not None and not isinstance(found, dict):
         raise _fault(path, f"[tool.{TABLE}] is not a table. Correct it.")
     return found

@@ -96,8 +96,11 @@ def test_what_is_no_setting_is_unknown(repository: Path, name: str) -> None:
             "or by --secret NAME=file:PATH.",
         ),
         ("secrets = {PATH = 'env:A'}", "cannot be named 'PATH'"),
-        ("max_tokens = nan", "'max_tokens' is wrong"),
-        ("max_cost_usd = inf", "'max_cost_usd' is wrong"),
+        ("max_tokens = nan", "max_tokens = nan: expected a finite number"),
+        ("max_cost_usd = inf", "max_cost_usd = inf: expected a finite number"),
+        ("max_cost_usd = 1e400", "max_cost_usd = inf: expected a finite number"),
+        ("x = 1" + "0" * 5000, "line 1: not TOML that is read: an integer has more than 64 bits"),
+        ("[env]\nx = 0x" + "f" * 5000, "env.x has 20000 bits: expected an integer of at most 64"),
         ("memory = '1'", "'memory' is wrong"),
         ("memory = 5", "'memory' is wrong: 5. Give a number greater than or equal to 33554432 (32m)."),
         ("devcontainer = 3", "'devcontainer' is wrong. Give "),
@@ -265,6 +268,8 @@ def test_a_key_of_many_parts_is_refused_before_it_costs_hours(repository: Path, 
         read(repository, start + ".".join("a" * 100_000) + " = 1\n")
     with pytest.raises(UsageError, match="over 64 parts"):
         read(repository, start + " . ".join(['"a"', "'b'"] * 20_000) + " = 1\n")
+    with pytest.raises(UsageError, match="over 64 parts"):
+        read(repository, start + ".".join(['"\\""'] * 20_000) + " = 1\n")
     with pytest.raises(UsageError, match="not TOML"):  # and looking for it costs none
         read(repository, start + "a" * 250_000)
 

@@ -32,7 +32,7 @@ IDLE = re.compile(
 )
 """Commands that only keep a container running."""
 _VARIABLE = re.compile(r"\$(?:\$|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-+?])([^}$]*))?\})")
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([bkmgt]?)(?:i?b)?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([bkmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
 class OnlyService(NamedTuple):

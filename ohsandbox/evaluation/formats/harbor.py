@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
@@ -46,6 +45,7 @@ from ohsandbox.evaluation.task import (
     TaskEnvironment,
     Verifier,
 )
+from ohsandbox.strict_toml import InvalidToml, parse_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,6 @@ TESTS_DIR, SOLUTION_DIR, LOGS_DIR = "/tests", "/solution", "/logs"
 _TEST_COMMAND = f"{TESTS_DIR}/test.sh"
 _SOLVE_COMMAND = f"chmod +x {SOLUTION_DIR}/solve.sh && {SOLUTION_DIR}/solve.sh"
 FILE_NAME = "task.toml"
-_CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?\}", re.DOTALL)
 _COMPOSE_VARIABLES = {"CONTEXT_DIR": ".", "MAIN_IMAGE_NAME": "main", "TEST_DIR": TESTS_DIR}
 _COMPOSE_VOLUMES = frozenset({
@@ -127,12 +126,10 @@ class _HarborReader:
     def _parsed(self) -> HarborFile:
         self.text = read_text(self.file, self.directory, missing="it describes the task")
         try:
-            document = tomllib.loads(self.text)
-        except tomllib.TOMLDecodeError as error:
-            line = re.search(r"line (\d+)", str(error))
-            raise InvalidTask([Problem(self.file, int(line[1]) if line else None, f"not TOML: {error}")]) from None
-        except RecursionError:
-            raise InvalidTask([Problem(self.file, None, "is nested too deeply")]) from None
+            document = parse_toml(self.text)
+        except InvalidToml as error:
+            line = error.line or toml_line(self.text, error.location)
+            raise InvalidTask([Problem(self.file, line, str(error))]) from None
         for location in unusable_texts(document):
             self._add_problem(location, "", "holds a NUL character: remove it")
         try:
@@ -191,7 +188,7 @@ class _HarborReader:
             self.problems += error.problems
             return ""
         lines = text.splitlines(keepends=True)
-        while lines and _CANARY.fullmatch(lines[0].strip()):
+        while lines and _is_canary(lines[0].strip()):
             del lines[0]
             while lines and not lines[0].strip():
                 del lines[0]
@@ -409,6 +406,12 @@ class _HarborReader:
 
 def _user(*users: str | int | None) -> str | None:
     return next((str(user) for user in users if user is not None), None)
+
+
+def _is_canary(line: str) -> bool:
+    """Whether a line only marks a task, so that its text is found in training data."""
+    is_comment = line.startswith("#") or (line.startswith("<!--") and line.endswith("-->"))
+    return is_comment and "canary" in line.lower()
 
 
 def _healthcheck(check: HarborHealthcheck | None) -> Healthcheck | None:

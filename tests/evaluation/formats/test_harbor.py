@@ -108,7 +108,7 @@ def test_a_list_of_hosts_is_that_of_its_phase(tmp_path: Path) -> None:
         ('[[steps]]\nname = "a"\n[[steps]]\nname = "A"\n', "task.toml: two [[steps]] have the same name"),
         ('[[steps]]\nname = "../a"\n', "task.toml:2: steps.0.name: '../a': expected the name of a directory in steps/"),
         ('[verifier]\nenvironment_mode = "shared"\n[verifier.environment]\ncpus = 1\n', "task.toml:1: verifier: "),
-        ("a = " + "[" * 50_000, "task.toml: is nested too deeply"),
+        ("a = " + "[" * 50_000, "task.toml: not TOML that is read: nested too deeply"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_task_toml_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:
