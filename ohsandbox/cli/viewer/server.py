@@ -13,12 +13,8 @@ import contextlib
 import hmac
 import ipaddress
 import json
-import os
 import secrets
-import socket
-import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
@@ -27,10 +23,10 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.cli.viewer.changes_entry import changes_block
+from ohsandbox.cli.viewer.connections import BATCH, PageListener
 from ohsandbox.cli.viewer.control import PageAnswer
 from ohsandbox.cli.viewer.entries import NetworkEntries, note_block
 from ohsandbox.cli.viewer.page import LogFeed, content_policy, page
@@ -38,6 +34,7 @@ from ohsandbox.errors import OhsandboxError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -49,8 +46,6 @@ POLL_S = 0.25
 """Interval, in seconds, at which another process's log and the state of our own are checked."""
 MAX_BODY_BYTES = 1024 * 1024
 """Largest message; a longer prompt should be a file."""
-MAX_CONNECTIONS = 32
-"""Largest number of connections; a page keeps one open and uses one for each click."""
 JOIN_S = 5.0
 """How long, in seconds, the end waits for open connections; a request that stops the agent may take longer."""
 _MAX_ERROR_CHARS = 1000
@@ -88,7 +83,7 @@ class PageServer:
         self.is_followed = False
         """True if another page will follow at the same address, so that open pages wait for it."""
         try:
-            self._listener = socket.create_server((HOST, port))
+            self._listener = PageListener(HOST, port)
         except (OSError, OverflowError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not a port"
             raise UsageError(f"Nothing can listen on {HOST}:{port}: {why}. Name another --port.") from None
@@ -100,9 +95,9 @@ class PageServer:
             *(Route(f"/{name}", self._act, methods=["POST"]) for name in ("answer", "say", "stop")),
         ]
         config = uvicorn.Config(
-            _Guard(Starlette(routes=routes), self.token), log_config=None, access_log=False, lifespan="off",
-            server_header=False, ws="none", log_level="critical", limit_concurrency=MAX_CONNECTIONS,
-            timeout_graceful_shutdown=1, http=PageProtocol,
+            _Guard(Starlette(routes=routes), self.token, self._listener), log_config=None, access_log=False,
+            lifespan="off", server_header=False, proxy_headers=False, ws="none", http="h11", loop="asyncio",
+            log_level="critical", backlog=BATCH, timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._uvicorn = uvicorn.Server(config)
         self._changed = _Bell()
@@ -252,8 +247,8 @@ class _Bell:
 class _Guard:
     """Rejects requests that do not come from our own page, and adds the headers of every response."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app, self._token = app, token
+    def __init__(self, app: ASGIApp, token: str, listener: PageListener) -> None:
+        self._app, self._token, self._listener = app, token, listener
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -266,7 +261,10 @@ class _Guard:
                 message = {**message, "headers": [*message.get("headers", []), *more]}
             await send(message)
 
-        answer: ASGIApp = self._refusal(scope["path"], headers) or self._app
+        refusal = self._refusal(scope["path"], headers)
+        if refusal is None and scope["path"] != "/":
+            self._listener.keep(scope["client"])
+        answer: ASGIApp = refusal or self._app
         await answer(scope, receive, add_headers)
 
     def _refusal(self, path: str, headers: dict[str, str]) -> Response | None:
@@ -294,49 +292,3 @@ def _is_loopback(host: str) -> bool:
         is_plain = read.netloc == host and "@" not in host and (read.port is None or read.port >= 0)
         return is_plain and (name == "localhost" or ipaddress.ip_address(name).is_loopback)
     return False
-
-
-# --- connections ----------------------------------------------------------------------------------
-
-SILENT_S = 5.0
-"""A connection without a request is closed after this many seconds; some browsers open a spare one ahead."""
-_TABLE = Path("/proc/net/tcp")
-_LOCAL, _REMOTE, _USER = 1, 2, 7
-"""Columns of the kernel's socket table."""
-
-
-class PageProtocol(H11Protocol):
-    """Closes connections of other users at once, if the system tells their owner, and silent ones after SILENT_S.
-
-    The token keeps others from reading. But the number of connections is limited, and every user could open
-    them all, so that the person's page would get none.
-    """
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See `asyncio.Protocol`."""
-        super().connection_made(transport)
-        client, server = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        if user_of(client, server) not in {None, 0, os.geteuid()}:
-            transport.abort()
-        else:
-            self.loop.call_later(SILENT_S, self._end_if_silent)
-
-    def _end_if_silent(self) -> None:
-        if self.cycle is None:
-            self.transport.abort()
-
-
-def user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
-    """Return the id of the user who opened an IPv4 connection; None if the system has no socket table (macOS)."""
-    row = [_as_in_table(client), _as_in_table(server)]
-    try:
-        lines = _TABLE.read_text("ascii").splitlines()
-    except OSError:
-        return None
-    found = (line.split() for line in lines)
-    return next((int(cells[_USER]) for cells in found if cells[_LOCAL : _REMOTE + 1] == row), None)
-
-
-def _as_in_table(address: tuple[str, int]) -> str:
-    host = int.from_bytes(socket.inet_aton(address[0]), sys.byteorder)
-    return f"{host:08X}:{address[1]:04X}"

@@ -3,9 +3,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
-import socket
-import sys
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,10 +11,9 @@ import pytest
 from ohsandbox.agent import Agent
 from ohsandbox.cli.prompts.prompt import QUIET_S
 from ohsandbox.cli.viewer import control as controls
-from ohsandbox.cli.viewer import server as page_server
 from ohsandbox.cli.viewer.control import PageControl
 from ohsandbox.cli.viewer.hosting import ADDRESS_NAME, PageAddress, hosted, hosted_at, open_browser
-from ohsandbox.cli.viewer.server import MAX_CONNECTIONS, PageServer, user_of
+from ohsandbox.cli.viewer.server import PageServer
 from ohsandbox.conversation import Conversation
 from ohsandbox.events import ConversationStatus
 from ohsandbox.network import audit
@@ -132,37 +128,6 @@ def test_all_else_needs_the_token(stored: Client, method: str, path: str, token:
     assert refused.status == 401
     assert "merge" not in refused.text
     assert refused.headers["cache-control"] == "no-store"
-
-
-def test_connections_of_another_user_are_not_taken(stored: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_server, "user_of", lambda *_: os.geteuid() + 1)
-    with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
-        stored.ask("GET", "/")
-
-
-def test_connections_that_ask_nothing_do_not_keep_the_page_from_its_user(
-    stored: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(page_server, "SILENT_S", 0.1)
-    host, _, port = stored.host.partition(":")
-    with contextlib.ExitStack() as stack:
-        silent = [
-            stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(MAX_CONNECTIONS)
-        ]
-        for one in silent:
-            with contextlib.suppress(ConnectionResetError):
-                assert one.recv(1) == b""
-        assert stored.ask("GET", "/").status == 200
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the table")
-def test_the_system_says_whose_a_connection_is() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        client = socket.create_connection(server.getsockname())
-        assert user_of(client.getsockname(), server.getsockname()) == os.geteuid()
-        free = client.getsockname()
-        client.close()
-        assert user_of(("127.0.0.2", free[1]), server.getsockname()) is None
 
 
 @pytest.mark.parametrize(
