@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.cli.entrypoint import WAITING
@@ -11,9 +12,12 @@ from ohsandbox.cli.prompts.approval_prompt import print_rows, show_calls
 from ohsandbox.cli.prompts.prompt import person_present
 from ohsandbox.cli.rendering.tables import print_json
 from ohsandbox.cli.rendering.text import safe_line
-from ohsandbox.cli.session.approvals import list_approvals, settle_approvals, user
+from ohsandbox.cli.sandbox.runtime import make_runtime
+from ohsandbox.cli.session.approvals import file_reader, list_approvals, settle_approvals, user
+from ohsandbox.cli.session.resume import stored_options
 from ohsandbox.conversation.approvals.decisions import Approvals, Decision, pending_of
 from ohsandbox.conversation.approvals.scopes import StandingApprovals
+from ohsandbox.conversation.environment.conversation_environment import ResumeState, resume_runtime
 from ohsandbox.conversation.log import ConversationLog
 from ohsandbox.conversation.storage import find_stored
 from ohsandbox.errors import UsageError
@@ -21,11 +25,14 @@ from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import stream_events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from ohsandbox.cli.options.per_command import ConfirmOptions
+    from ohsandbox.cli.prompts.approval_prompt import ReadFile
     from ohsandbox.conversation.approvals.scopes import Approval
+    from ohsandbox.events import SDKEvent
+    from ohsandbox.runtime.base import Runtime
 
 _MAX_APPROVAL_CHARS = 1000
 
@@ -48,7 +55,9 @@ def answer_stored(wanted: str, options: ConfirmOptions) -> int | str:
     if options.reason and not options.no:
         raise UsageError("--reason needs --no. Use both, or neither.")
     directory = find_stored(conversations_dir(), wanted)
-    with _opened(directory) as (log, approvals):
+    past = ResumeState()
+    with contextlib.ExitStack() as stack:
+        log, approvals = stack.enter_context(_opened(directory, past.add))
         pending = pending_of(log.history)
         if not pending and not log.history.held.is_decided:
             raise UsageError(
@@ -60,22 +69,49 @@ def answer_stored(wanted: str, options: ConfirmOptions) -> int | str:
             print_json({name: call[name] for name in call if name != "hint"} for call in calls)
             return WAITING if pending else 0
         if pending:
-            _store_answers(approvals, options)
+            _store_answers(approvals, options, _stored_files(directory, past, stack))
         if log.history.held.waiting:
             return WAITING
     return 0 if options.no_run else directory.name
 
 
-def _store_answers(approvals: Approvals, options: ConfirmOptions) -> None:
+def _stored_files(directory: Path, past: ResumeState, stack: contextlib.ExitStack) -> ReadFile:
+    """Return a function that reads the files of the conversation's sandbox, which it starts at the first call.
+
+    The sandbox is the one in which the run would go on, and is left for it as it was.
+    """
+
+    @cache
+    def started() -> Runtime:
+        where = stored_options(directory)
+        if where is None:
+            raise UsageError("the conversation has no sandbox of its own")
+        runtime = make_runtime(where, directory.name)
+        runtime.reports_changes_later = True
+        resume_runtime(runtime, past)
+        is_new = runtime.resumed is None or runtime.resumed.how == "new"
+        stack.callback(runtime.close if is_new else runtime.leave)
+        return runtime
+
+    return file_reader(started)
+
+
+def _store_answers(approvals: Approvals, options: ConfirmOptions, read_file: ReadFile) -> None:
     """Store the answer from the options or from the person at the terminal. Piped stdin is not an answer."""
     if not (options.yes or options.no) and person_present():
-        settle_approvals(lambda: approvals.pending, lambda decision: approvals.decide(decision, by=user()))
+        settle_approvals(
+            lambda: approvals.pending, lambda decision: approvals.decide(decision, by=user()), read_file=read_file
+        )
         return
-    shown_calls = show_calls(approvals.pending)
+    shown_calls = show_calls(approvals.pending, read_file=read_file)
     print_rows(shown_calls.text.split("\n"))
-    if options.yes and shown_calls.unseen_rows and not options.unseen:
+    if options.yes and not shown_calls.is_whole and not options.unseen:
+        unseen = [
+            *([f"{shown_calls.unseen_rows:,} rows of what waits"] if shown_calls.unseen_rows else []),
+            *(["the text that it removes"] if shown_calls.unknown_files else []),
+        ]
         raise UsageError(
-            f"{shown_calls.unseen_rows:,} rows of what waits were not shown, so --yes allows nothing. "
+            f"Not shown: {' and '.join(unseen)}; so --yes allows nothing. "
             "Look at all of it with --json, or at a terminal without --yes; or say --yes --unseen."
         )
     if options.yes or options.no:
@@ -83,10 +119,10 @@ def _store_answers(approvals: Approvals, options: ConfirmOptions) -> None:
 
 
 @contextlib.contextmanager
-def _opened(directory: Path) -> Iterator[tuple[ConversationLog, Approvals]]:
+def _opened(directory: Path, *readers: Callable[[SDKEvent], None]) -> Iterator[tuple[ConversationLog, Approvals]]:
     log = ConversationLog(directory, conversation_id=directory.name)
     approvals = Approvals(log)
-    log.open(approvals.standing.add)
+    log.open(approvals.standing.add, *readers)
     try:
         yield log, approvals
     finally:

@@ -6,6 +6,7 @@
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
 
+import contextlib
 import json
 import posixpath
 import re
@@ -22,6 +23,7 @@ from ohsandbox.cli.rendering.tables import open_console, print_wrapped
 from ohsandbox.cli.rendering.text import masked, safe, safe_line
 from ohsandbox.conversation.approvals.decisions import Decision
 from ohsandbox.conversation.approvals.scopes import AnyCall, EditsUnder, ExactCall, offers
+from ohsandbox.errors import OhsandboxError, SandboxFileNotFoundError
 from ohsandbox.review_text import visible
 from ohsandbox.text import counted
 
@@ -37,6 +39,7 @@ _USUAL_COLUMNS = 100
 MIN_COLUMNS, FILE_COLUMNS = 20, 1000
 """Row length: the terminal's width but at least MIN_COLUMNS; FILE_COLUMNS without a terminal."""
 _MAX_REASONS = 20
+_MAX_WHY_CHARS = 200
 
 GUTTER = "  | "
 """Put before every row of a call's own text, so that none can look like one of our rows."""
@@ -66,8 +69,9 @@ another directory above the file. `/approvals` and `ohsandbox approvals` list an
 Ctrl-D leaves it open: it waits. Anything else decides nothing."""
 
 
-ReadFile = Callable[[str], str | None]
-"""Reads a file of the sandbox as it is now; None if it does not exist, is not text, or cannot be read."""
+ReadFile = Callable[[str], str]
+"""Reads a text file of the sandbox as it is now. Raises SandboxFileNotFoundError if there is none, and another
+OhsandboxError with the reason if its text cannot be had: what the call removes is unseen then."""
 
 
 class Shown(NamedTuple):
@@ -78,35 +82,43 @@ class Shown(NamedTuple):
     """Number of text rows that were left out."""
     rows: list[str]
     """All rows, also those that were left out."""
+    unknown_files: int
+    """Number of files whose present text could not be had, so that no row says what is removed."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything that the calls do to files and all of their text was shown."""
+        return not (self.unseen_rows or self.unknown_files)
 
 
-def show_calls(pending: Sequence[PendingCall], *, read_file: ReadFile = lambda _: None) -> Shown:
-    """Show calls with their risk and its reason, whole if they fit into MAX_ROWS, else the beginning and end of each.
+def show_calls(
+    pending: Sequence[PendingCall], *, read_file: ReadFile, columns: int = 0, max_rows: float = MAX_ROWS
+) -> Shown:
+    """Show calls with their risk and its reason, whole if they fit into max_rows, else the beginning and end of each.
+
+    Every place that asks about calls shows what this returns. columns: 0 stands for the terminal's, or FILE_COLUMNS.
 
     An edit is shown as removed and added lines. For a file that is written anew, lines already in it are shown as well:
     the file may change before the call runs, and exactly what was shown is written.
     """
-    columns = open_console().width if sys.stdout.isatty() else FILE_COLUMNS
+    columns = columns or (open_console().width if sys.stdout.isatty() else FILE_COLUMNS)
     calls = [_Rows.of(number, call, columns, read_file) for number, call in enumerate(pending, 1)]
     rows = [row for call in calls for row in call.all]
-    limit = MAX_ROWS if _height(rows) <= MAX_ROWS else max(MAX_ROWS // len(calls), 3)
+    limit = max_rows if _height(rows) <= max_rows else max(max_rows // len(calls), 3)
     parts = [call.cut(limit) for call in calls]
     return Shown(
-        "\n".join(row for rows_shown, _ in parts for row in rows_shown), sum(unseen for _, unseen in parts), rows
+        "\n".join(row for rows_shown, _ in parts for row in rows_shown),
+        sum(unseen for _, unseen in parts),
+        rows,
+        sum(call.unknown for call in calls),
     )
-
-
-def rows_of(pending: Sequence[PendingCall]) -> list[str]:
-    """Return all rows of the calls with their risk and its reason, for a terminal of FILE_COLUMNS."""
-    calls = (_Rows.of(number, call, FILE_COLUMNS, lambda _: None) for number, call in enumerate(pending, 1))
-    return [row for call in calls for row in call.all]
 
 
 def ask_approval(
     pending: Sequence[PendingCall],
     *,
     read: Callable[[str], Typed] = answer_to,
-    read_file: ReadFile = lambda _: None,
+    read_file: ReadFile,
 ) -> Decision | Literal["one by one"] | None:
     """Show the pending calls, at least one, and ask about them until there is a valid answer.
 
@@ -129,8 +141,9 @@ class _Question:
 
     def __init__(self, pending: Sequence[PendingCall], read: Callable[[str], Typed], read_file: ReadFile) -> None:
         self._count, self._read = len(pending), read
-        text, self._unseen, self._rows = show_calls(pending, read_file=read_file)
-        print_rows(text.split("\n"))
+        shown = show_calls(pending, read_file=read_file)
+        self._unseen, self._unknown, self._rows = shown.unseen_rows, shown.unknown_files, shown.rows
+        print_rows(shown.text.split("\n"))
         offered = offers(pending[0]) if len(pending) == 1 else ()
         self._scopes = {_LETTERS[type(scope)]: scope for scope in offered}
         for letter, scope in self._scopes.items():
@@ -141,7 +154,9 @@ class _Question:
         while True:
             if self._unseen:
                 print(f"{self._unseen:,} rows were not shown: `v` shows all, by pages; `unseen` allows it unseen.")
-            yes = ["unseen"] if self._unseen else ["y", *self._scopes]
+            elif self._unknown:
+                print("What it removes was not shown; `unseen` allows it unseen.")
+            yes = ["unseen"] if self._unseen or self._unknown else ["y", *self._scopes]
             choices = [*yes, "n", "v", *(["o"] if self._count > 1 else [])]
             typed = self._read(f"Allow {count_of(self._count)}? [{'/'.join(choices)}, ? helps] ")
             if typed.text and (answer := self._decision_of(typed)) is not None:
@@ -149,11 +164,12 @@ class _Question:
 
     def _decision_of(self, typed: Typed) -> Decision | Literal["one by one"] | None:
         """Return the decision that an answer means; None for no valid answer."""
+        is_unseen = bool(self._unseen or self._unknown)
         word, _, argument = typed.text.partition(" ")
         word = word.lower().rstrip(",:.")
         if word in _NO:
             return Decision(approved=False, reason=argument.strip())
-        if word in self._scopes and not self._unseen and not typed.is_pasted:
+        if word in self._scopes and not is_unseen and not typed.is_pasted:
             return self._from_now_on(word, argument.strip())
         if typed.is_pasted or argument:
             word = ""
@@ -164,9 +180,9 @@ class _Question:
             self._unseen = 0 if _page_through(self._rows, self._read) else self._unseen
         elif word == "o" and self._count > 1:
             return ONE_BY_ONE
-        elif word == "unseen" if self._unseen else word in _YES:
+        elif word == "unseen" if is_unseen else word in _YES:
             return Decision(approved=True)
-        elif not (self._unseen and word in _YES):  # a stray key, or a line for somebody else, is not a refusal
+        elif not (is_unseen and word in _YES):  # a stray key, or a line for somebody else, is not a refusal
             subject = safe_line("Pasted text" if typed.is_pasted else repr(typed.text))
             print(f"{subject} is not an answer; nothing was decided. `n REASON` rejects with a reason; ? shows help.")
         return None
@@ -204,6 +220,8 @@ class _Rows(NamedTuple):
     head: str
     body: list[str]
     why: list[str]
+    unknown: bool = False
+    """Whether the present text of its file could not be had."""
 
     @classmethod
     def of(cls, number: int, call: PendingCall, columns: int, read_file: ReadFile) -> _Rows:
@@ -223,13 +241,14 @@ class _Rows(NamedTuple):
         reasons = [f"{_REASON}{safe_line(reason, limit_chars=500)}" for reason in call.why[:_MAX_REASONS]]
         if len(call.why) > _MAX_REASONS:
             reasons.append(f"{_REASON}and {len(call.why) - _MAX_REASONS} more of the kind")
-        return cls(f"[{number}] {safe_line(call.name)}, risk {call.risk.value}", body, reasons)
+        head = f"[{number}] {safe_line(call.name)}, risk {call.risk.value}"
+        return cls(head, body, reasons, unknown=change is not None and change.is_unknown)
 
     @property
     def all(self) -> list[str]:
         return [self.head, *self.body, *self.why]
 
-    def cut(self, limit: int) -> tuple[list[str], int]:
+    def cut(self, limit: float) -> tuple[list[str], int]:
         """Return at most limit rows of the text, two thirds of them from its beginning, and the number left out."""
         if _height(self.body) <= limit:
             return self.all, 0
@@ -277,6 +296,8 @@ class _ChangedRows(NamedTuple):
     names: Sequence[str]
     """The arguments that these rows replace."""
     rows: list[str]
+    is_unknown: bool = False
+    """Whether the file's present text could not be had, so that what is removed is missing."""
 
 
 def _changed_rows(call: PendingCall, columns: int, read_file: ReadFile) -> _ChangedRows | None:
@@ -286,21 +307,32 @@ def _changed_rows(call: PendingCall, columns: int, read_file: ReadFile) -> _Chan
     if "old_str" in texts:
         names = [name for name in ("old_str", "new_str") if name in texts]
         old, new = texts["old_str"], texts.get("new_str", "")
-        file_text = read_file(texts.get("path", ""))
-        if old and file_text is not None and file_text.count(old) == 1:
-            rows = [f"{PLACE}line {file_text.count(chr(10), 0, file_text.index(old)) + 1} of the file as it is now"]
+        with contextlib.suppress(OhsandboxError):  # what it removes is in the call
+            file_text = read_file(texts.get("path", ""))
+            if old and file_text.count(old) == 1:
+                line = file_text.count("\n", 0, file_text.index(old)) + 1
+                rows = [f"{PLACE}line {line} of the file as it is now"]
         return _ChangedRows(names, [*rows, *_rows_of_change(changes(masked(old), masked(new)), columns)])
     names_of_text: list[str] = [name for name in ("file_text", "new_str") if name in texts]
-    old = ""
+    old, is_unknown = "", False
     if "content" in texts and call.hint.sign == "+":
         names_of_text = ["content"]
-        old = read_file(texts.get("path", "")) or ""
-        rows = [f"{PLACE}beside the file as it is now"] if old else []
+        try:
+            old = read_file(texts.get("path", ""))
+        except SandboxFileNotFoundError:
+            pass
+        except OhsandboxError as error:
+            is_unknown = True
+            why = safe_line(error, limit_chars=_MAX_WHY_CHARS)
+            rows = [f"{PLACE}what it removes is not shown: {why}"]
+        else:
+            rows = [f"{PLACE}beside the file as it is now"] if old else []
     if len(names_of_text) != 1:
         return None
     new = texts[names_of_text[0]]
     end = [] if new.endswith("\n") else [f"{PLACE}no line feed at its end"]
-    return _ChangedRows(names_of_text, [*rows, *_rows_of_change(_whole(masked(old), masked(new)), columns), *end])
+    change = _rows_of_change(_whole(masked(old), masked(new)), columns)
+    return _ChangedRows(names_of_text, [*rows, *change, *end], is_unknown=is_unknown)
 
 
 def _whole(old: str, new: str) -> list[DiffLine]:
@@ -322,26 +354,36 @@ def _rows_of_change(all_changes: Iterable[DiffLine], columns: int) -> list[str]:
     return rows
 
 
-_STYLES = {ADDED: "green", REMOVED: "red", PLACE: "cyan", NAMED: "bold"}
+RowKind = Literal["", "added", "removed", "place", "name", "reason", "low", "medium", "high", "unknown"]
+_KINDS: dict[str, RowKind] = {ADDED: "added", REMOVED: "removed", PLACE: "place", NAMED: "name", _REASON: "reason"}
 _HEAD = re.compile(r"\[\d+\] .*, risk (LOW|MEDIUM|HIGH|UNKNOWN)")
-_RISK_STYLES = {"LOW": "bold green", "MEDIUM": "bold yellow", "HIGH": "bold red", "UNKNOWN": "bold yellow"}
+_RISKS: dict[str, RowKind] = {"LOW": "low", "MEDIUM": "medium", "HIGH": "high", "UNKNOWN": "unknown"}
+_STYLES: dict[RowKind, str] = {
+    "added": "green", "removed": "red", "place": "cyan", "name": "bold",
+    "low": "bold green", "medium": "bold yellow", "high": "bold red", "unknown": "bold yellow",
+}  # fmt: skip
+
+
+def kind_of(row: str) -> RowKind:
+    """Return what a row of `show_calls` is, by its gutter, which no text of a call can forge; a head is its risk."""
+    head = _HEAD.fullmatch(row)
+    return _RISKS[head[1]] if head else _KINDS.get(row[: len(GUTTER)], "")
 
 
 def print_rows(rows: Iterable[str]) -> None:
-    """Print rows of `show_calls`, coloured by their gutters, which no text of a call can forge."""
+    """Print rows of `show_calls`, coloured by their kind."""
     console = open_console()
     for row in rows:
-        if row.startswith(_REASON) and console.is_terminal:
+        kind = kind_of(row)
+        if kind == "reason" and console.is_terminal:
             text = Text(row.removeprefix(_REASON))
             for number, line in enumerate(text.wrap(console, max(console.width - len(_REASON), MIN_COLUMNS))):
                 console.print(Text(" " * len(_REASON) if number else _REASON) + line, soft_wrap=True)
             continue
-        head = _HEAD.fullmatch(row)
-        style = _RISK_STYLES[head[1]] if head else _STYLES.get(row[: len(GUTTER)], "")
-        console.print(Text(row, style=style), soft_wrap=True)
+        console.print(Text(row, style=_STYLES.get(kind, "")), soft_wrap=True)
 
 
-def _fitting(rows: Sequence[str], limit: int) -> int:
+def _fitting(rows: Sequence[str], limit: float) -> int:
     """Return how many of the rows, from the first, fit into limit."""
     return next((count for count in range(len(rows)) if _height(rows[: count + 1]) > limit), len(rows))
 

@@ -12,7 +12,7 @@ from ohsandbox.cli.prompts.prompt import AnsweredElsewhere, Typed, answer_to
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.conversation.approvals.policy import POLICIES
 from ohsandbox.conversation.approvals.scopes import ExactCall, PendingCall
-from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.private_files import write_atomically
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.approvals.decisions import Decision
     from ohsandbox.conversation.approvals.policy import PolicyName
     from ohsandbox.conversation.approvals.scopes import Approval
+    from ohsandbox.runtime.base import Runtime
 
 _POLICY_NAME = "confirm"
 """Name of the file, beside the log, that holds the confirmation policy."""
@@ -58,16 +59,25 @@ def answer_at_terminal(conversation: Conversation) -> bool:
         asked_ids = waiting()
         return answer_to(question, until=lambda: not asked_ids <= waiting())
 
-    def read_file(path: str) -> str | None:
-        runtime = conversation.runtime
-        try:
-            if runtime is None or not runtime.is_alive():
-                return None
-            return runtime.read_bytes(path, limit_bytes=MAX_FILE_BYTES).decode()
-        except (OhsandboxError, OSError, UnicodeDecodeError):
-            return None
-
+    read_file = file_reader(lambda: conversation.runtime)
     return settle_approvals(lambda: conversation.pending, decide, read=read, read_file=read_file)
+
+
+def file_reader(runtime: Callable[[], Runtime | None]) -> ReadFile:
+    """Return a function that reads the files of a sandbox, which a question shows an edit beside."""
+
+    def read_file(path: str) -> str:
+        sandbox = runtime()
+        if sandbox is None or not sandbox.is_alive():
+            raise UsageError("the sandbox does not run now")
+        try:
+            return sandbox.read_bytes(path, limit_bytes=MAX_FILE_BYTES).decode()
+        except UnicodeDecodeError:
+            raise UsageError("the file is not UTF-8 text") from None
+        except OSError as error:
+            raise UsageError(f"the file cannot be read: {error.strerror}") from None
+
+    return read_file
 
 
 def settle_approvals(
@@ -75,7 +85,7 @@ def settle_approvals(
     decide: Callable[[Decision], None],
     *,
     read: Callable[[str], Typed] = answer_to,
-    read_file: ReadFile = lambda _: None,
+    read_file: ReadFile,
 ) -> bool:
     """Ask until no call that is pending now is left; return False if the person leaves some open.
 

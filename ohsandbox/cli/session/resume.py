@@ -59,7 +59,7 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
     conversation_id = find_conversation(root, wanted)
     known = read_stored(root / conversation_id, saves=False).metadata  # nothing is written before all is checked
     where = asked
-    if (before := _load_options(root / conversation_id)) is not None:
+    if (before := stored_options(root / conversation_id)) is not None:
         _check_place(asked, before, conversation_id)
         given = {name: value for name, value in vars(asked).items() if value and name not in _OF_PROJECT}
         if asked.attach or asked.image or asked.build:
@@ -92,7 +92,7 @@ def save_options(directory: Path, full: SandboxOptions, runtime: Runtime) -> Non
 
 def copy_options(directory: Path, fork: Path, *, workspace: Path | None) -> None:
     """Copy the options of a conversation for its fork, whose files are in workspace or in its sandbox."""
-    known = _load_options(directory)
+    known = stored_options(directory)
     if known is None:
         return
     fields = _stored(replace(in_directory(known, workspace), attach=None))
@@ -142,7 +142,8 @@ def in_directory(known: SandboxOptions, directory: Path | None) -> SandboxOption
     return replace(known, workspace=Path(parse_path(moved[0]).path), workspaces=moved)
 
 
-def _load_options(directory: Path) -> SandboxOptions | None:
+def stored_options(directory: Path) -> SandboxOptions | None:
+    """Return the options of a stored conversation's sandbox; None if there are none that can be read."""
     try:
         fields = json.loads((directory / SANDBOX_NAME).read_bytes())
         for name in _PATHS:

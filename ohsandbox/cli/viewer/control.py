@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import threading
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from ohsandbox.cli.prompts.approval_prompt import rows_of
+from ohsandbox.cli.prompts.approval_prompt import FILE_COLUMNS, kind_of, show_calls
 from ohsandbox.cli.prompts.prompt import QUIET_S
 from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.cli.session.approvals import file_reader
 from ohsandbox.conversation.approvals.scopes import offers
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus
@@ -102,6 +104,8 @@ class ConversationControl(PageControl):
         self._guard = threading.Lock()
         self._shown: dict[str, float] = {}
         """When each question was first sent to a page."""
+        self._asked: tuple[list[str], dict[str, Any]] | None = None
+        """The ids of the pending calls, and the question about them."""
 
     def state(self) -> dict[str, Any]:
         """See `PageControl`."""
@@ -115,13 +119,30 @@ class ConversationControl(PageControl):
         return {"status": word, "can": [*can, *(["answer"] if pending else [])], "why": reason, "question": question}
 
     def _question(self, pending: Sequence[PendingCall]) -> dict[str, Any]:
-        rows = rows_of(pending)
-        scopes = [safe_line(scope, limit_chars=_MAX_SCOPE_CHARS) for scope in _offered(pending)]
+        """Return the question about these calls, as it was shown first: files are read once for each question."""
         ids = [call.tool_call_id for call in pending]
-        digest = hashlib.sha256(json.dumps([ids, rows, scopes]).encode()).hexdigest()
         with self._guard:
-            self._shown.setdefault(digest, monotonic())
-        return {"digest": digest, "count": len(pending), "rows": rows, "scopes": scopes}
+            if self._asked is None or self._asked[0] != ids:
+                self._asked = ids, self._made_question(ids, pending)
+                self._shown.setdefault(self._asked[1]["digest"], monotonic())
+            return self._asked[1]
+
+    def _made_question(self, ids: Sequence[str], pending: Sequence[PendingCall]) -> dict[str, Any]:
+        shown = show_calls(
+            pending,
+            read_file=file_reader(lambda: self._conversation.runtime),
+            columns=FILE_COLUMNS,
+            max_rows=math.inf,
+        )
+        scopes = [safe_line(scope, limit_chars=_MAX_SCOPE_CHARS) for scope in _offered(pending)]
+        digest = hashlib.sha256(json.dumps([ids, shown.rows, scopes]).encode()).hexdigest()
+        return {
+            "digest": digest,
+            "count": len(pending),
+            "rows": [(kind_of(row), row) for row in shown.rows],
+            "scopes": scopes if shown.is_whole else [],
+            "is_whole": shown.is_whole,
+        }
 
     def answer(self, answer: PageAnswer) -> None:
         """Decide the calls that were shown and no other; see `PageControl`."""
@@ -136,7 +157,7 @@ class ConversationControl(PageControl):
         if not answer.approved:
             self._conversation.reject(answer.reason, ids, by=self._user)
             return
-        scopes = _offered(pending)
+        scopes = _offered(pending) if self._question(pending)["is_whole"] else ()
         if answer.scope is not None and not 0 <= answer.scope < len(scopes):
             raise UsageError(
                 f"Invalid scope {answer.scope}: {len(scopes)} were offered. Reload the page and choose again."

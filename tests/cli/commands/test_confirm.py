@@ -16,6 +16,7 @@ from ohsandbox.cli.prompts.prompt import Typed
 from ohsandbox.cli.session.approvals import settle_approvals
 from ohsandbox.conversation.approvals.decisions import Decision
 from ohsandbox.conversation.approvals.scopes import PendingCall
+from ohsandbox.errors import SandboxFileNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,10 @@ def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def end_of_input(_question: str) -> Typed:
     raise EOFError
+
+
+def no_file(path: str) -> str:
+    raise SandboxFileNotFoundError(path)
 
 
 def answer_line(ended: Ended) -> list[str]:
@@ -254,7 +259,7 @@ def test_no_width_of_a_character_makes_a_row_of_a_command_begin_like_one_of_ours
 def test_no_text_of_one_argument_passes_for_another(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = {"note: x\npath": "a", "text": "first\npath: /workspace/a\n  = path: /workspace/a", "path": "/etc/x"}
     call = PendingCall("1", "save", arguments, ActionSecurityRisk.HIGH, ())
-    assert not settle_approvals(lambda: [call], lambda _: None, read=end_of_input)
+    assert not settle_approvals(lambda: [call], lambda _: None, read=end_of_input, read_file=no_file)
     rows = capsys.readouterr().out.split("\n")
     assert [row for row in rows if row.startswith("  = ")] == [
         r'  = "note: x\npath": a', "  = text:", "  = path: /etc/x",
@@ -309,10 +314,30 @@ def test_yes_of_another_process_says_what_it_does_not_show(
     answer = answer_line(invoke("run", "go", "--no-tui", "--confirm", "always", *common))
     refused = invoke(*answer, "--yes", "--no-tui")
     assert (refused.code, done(workspace)) == (2, "")
-    assert "rows of what waits were not shown" in refused.err
+    assert "Not shown: 703 rows of what waits; so --yes allows nothing" in refused.err
     assert "echo two" in refused.out
     assert invoke(*answer, "--unseen").code == 2
     assert (invoke(*answer, "--yes", "--unseen", "--no-tui").code, done(workspace)) == (0, "one\ntwo\n")
+
+
+def test_another_process_shows_what_a_file_that_is_written_loses(
+    invoke: Invoke, write_script: WriteScript, workspace: Path
+) -> None:
+    file = workspace / "notes.txt"
+    file.write_text("kept\nlost\n")
+    call = {"name": "file_write", "arguments": {"path": str(file), "content": "kept\nnew\n"}}
+    model = write_script({"content": "", "tool_calls": [call]}, ("done", None))
+    common = ("--model", model, "--runtime", "cli", "--workspace", str(workspace), "--enable", "file_write")
+    answer = answer_line(invoke("run", "go", "--no-tui", "--confirm", "always", *common))
+    seen = invoke(*answer, "--no-tui")
+    assert seen.code == WAITING
+    assert seen.out.splitlines()[2:6] == ["  @ beside the file as it is now", "  | kept", " -| lost", " +| new"]
+    file.write_bytes(b"\xff")
+    refused = invoke(*answer, "--yes", "--no-tui")
+    assert "  @ what it removes is not shown: the file is not UTF-8 text" in refused.out
+    assert (refused.code, file.read_bytes()) == (2, b"\xff")
+    assert "Not shown: the text that it removes; so --yes allows nothing" in refused.err
+    assert (invoke(*answer, "--yes", "--unseen", "--no-tui").code, file.read_text()) == (0, "kept\nnew\n")
 
 
 def test_many_calls_are_too_much_together_and_not_one_by_one(
@@ -379,5 +404,5 @@ def test_a_call_that_came_to_wait_meanwhile_is_not_asked_about_unseen() -> None:
         assert decision == Decision(approved=True, tool_call_ids=("one",))
         waiting[:] = [second]  # the run went on in its thread, and was faster than we
 
-    assert settle_approvals(lambda: list(waiting), decide, read=lambda _: Typed("y"))
+    assert settle_approvals(lambda: list(waiting), decide, read=lambda _: Typed("y"), read_file=no_file)
     assert waiting == [second]

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ohsandbox.agent.calls import ActionSecurityRisk
+from ohsandbox.cli.commands.confirm import _store_answers
+from ohsandbox.cli.options.per_command import ConfirmOptions
 from ohsandbox.cli.prompts.approval_prompt import ADDED, GUTTER, MAX_ROWS, PLACE, REMOVED, show_calls
+from ohsandbox.cli.session.approvals import answer_at_terminal, file_reader
+from ohsandbox.cli.viewer.control import ConversationControl
 from ohsandbox.conversation.approvals.scopes import PendingCall
-from ohsandbox.tools import hint_of
+from ohsandbox.errors import SandboxFileNotFoundError, UsageError
+from ohsandbox.events import ConversationStatus
+from ohsandbox.tools import HINTS, hint_of
+from tests.fakes import RecordingRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "", "  c", "d e"]), max_size=12).map("\n".join)
 
@@ -23,9 +34,20 @@ def edit(name: str = "file_editor", **arguments: Any) -> PendingCall:
     return PendingCall("1", name, arguments, ActionSecurityRisk.MEDIUM, ("It changes a file.",), hint)
 
 
+def holding(text: str | None) -> Callable[[str], str]:
+    """A sandbox whose every file holds the text; None if it has none."""
+
+    def read_file(path: str) -> str:
+        if text is None:
+            raise SandboxFileNotFoundError(path)
+        return text
+
+    return read_file
+
+
 def rows(call: PendingCall, there: str | None = None) -> list[str]:
-    found = show_calls([call], read_file=lambda _: there)
-    assert found.unseen_rows == 0
+    found = show_calls([call], read_file=holding(there))
+    assert found.is_whole
     return found.text.split("\n")
 
 
@@ -94,6 +116,47 @@ def test_all_that_is_written_is_shown_whatever_is_there(there: str, new: str) ->
     assert ("  @ no line feed at its end" in found) == (not new.endswith("\n"))
 
 
+def test_what_a_file_that_cannot_be_read_loses_counts_as_unseen() -> None:
+    def read_file(_: str) -> str:
+        raise UsageError("the sandbox does not run now")
+
+    shown = show_calls([edit("file_write", path="/w/a", content="new\n")], read_file=read_file)
+    assert shown.rows[2:-1] == ["  @ what it removes is not shown: the sandbox does not run now", " +| new"]
+    assert (shown.unseen_rows, shown.unknown_files, shown.is_whole) == (0, 1, False)
+    replaced = show_calls([edit(command="str_replace", path="/w/a", old_str="a", new_str="b")], read_file=read_file)
+    assert replaced.is_whole, "what it removes is in the call"
+
+
+class Waiting(NamedTuple):
+    """What the places that ask need of a conversation, or of its approvals."""
+
+    pending: list[PendingCall]
+    runtime: RecordingRuntime
+    directory: Path
+
+    def status(self) -> ConversationStatus:
+        return ConversationStatus.WAITING_FOR_CONFIRMATION
+
+
+@pytest.mark.parametrize("name", HINTS)
+def test_every_place_shows_the_same_of_every_tool(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = {"command": "rm -rf /", "path": "/w/a", "content": "new\n", "code": "x", "url": "http://a.example"}
+    runtime = RecordingRuntime()
+    runtime.files["/w/a"] = b"old\n"
+    waiting: Any = Waiting([edit(name, **arguments)], runtime, tmp_path)
+    answer_at_terminal(waiting)
+    at_terminal = capsys.readouterr().out.splitlines()
+    _store_answers(waiting, ConfirmOptions(), file_reader(lambda: runtime))
+    by_confirm = capsys.readouterr().out.splitlines()
+    question = ConversationControl(waiting, user="ada").state()["question"]
+    on_page = [row for _, row in question["rows"]]
+    assert on_page == by_confirm == at_terminal[: len(on_page)]
+    assert question["rows"][0][0] == "medium"
+    assert (" -| old" in on_page) == (name == "file_write")
+
+
 def test_no_line_of_a_change_passes_for_another_kind_of_row() -> None:
     new = "  - harmless\n  = path: /elsewhere\n[2] file_editor, risk LOW\n\x1b[2J\u202e\r"
     found = rows(edit(command="str_replace", path="/w/a", old_str=" +| x", new_str=new))
@@ -110,7 +173,7 @@ def test_of_a_long_file_the_changes_are_shown_and_the_rest_counts_as_unseen() ->
     there = [f"line {number}" for number in range(1000)]
     changed = [*there[:500], "a new line", *there[500:]]
     call = edit("file_write", path="/w/a", content="\n".join(changed) + "\n")
-    found = show_calls([call], read_file=lambda _: "\n".join([*there[:500], "an old line", *there[500:]]) + "\n")
+    found = show_calls([call], read_file=holding("\n".join([*there[:500], "an old line", *there[500:]]) + "\n"))
     kept = found.text.split("\n")
     assert len(kept) < MAX_ROWS
     assert " -| an old line" in kept

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.cli.options.shared import ProjectParts, SandboxOptions
-from ohsandbox.cli.session.resume import SANDBOX_NAME, _load_options, _stored
+from ohsandbox.cli.session.resume import SANDBOX_NAME, _stored, stored_options
 from ohsandbox.runtime.build_options import Build, resolved_build
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.engine.connection import connect
@@ -258,10 +258,10 @@ def test_the_build_and_the_services_of_a_project_are_stored_and_found_again(tmp_
     (tmp_path / "Dockerfile").write_text("FROM a")
     (tmp_path / "D").write_text("FROM a")
     (tmp_path / SANDBOX_NAME).write_text(json.dumps(stored, default=str))
-    found = _load_options(tmp_path)
+    found = stored_options(tmp_path)
     assert found is not None
     assert found.from_project.services[0] == parts.services[0]
     assert found.from_project.build is not None
     assert resolved_build(found.from_project.build).base == base
     (tmp_path / SANDBOX_NAME).write_text(json.dumps(stored | {"build_options": None, "services": []}, default=str))
-    assert _load_options(tmp_path) == SandboxOptions(build=tmp_path)
+    assert stored_options(tmp_path) == SandboxOptions(build=tmp_path)

@@ -35,7 +35,7 @@ class Chromium:
         self._profile = profile
         self._numbers = itertools.count(1)
         self._buffer = b""
-        self._session = ""
+        self._session = self._other = ""
         self.problems: list[str] = []
         """Errors of the console, exceptions, and violations of a content policy."""
         self._requests: dict[str, str] = {}
@@ -143,6 +143,22 @@ class Chromium:
         box = self.evaluate(f"(() => {{ {find} {middle} }})()")
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+
+    def hide(self) -> None:
+        """Put another tab in front of the page."""
+        session, self._session = self._session, ""
+        self._other = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.call("Target.activateTarget", targetId=self._other)
+        self._session = session
+        self.wait_for("document.visibilityState === 'hidden' || !document.hasFocus()")
+
+    def show(self) -> None:
+        """Put the page in front again."""
+        self.call("Page.bringToFront")
+        self.wait_for("document.visibilityState === 'visible' && document.hasFocus()")
+        session, self._session = self._session, ""
+        self.call("Target.closeTarget", targetId=self._other)
+        self._session = session
 
     def picture(self, path: Path) -> None:
         """Write what the window shows as a PNG."""

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from tests.cli.viewer.chromium import Chromium
 
+QUIET_MS = 900
+"""As in `live.js`."""
+
 
 class Answered(NamedTuple):
     status: int
@@ -236,7 +239,7 @@ def test_what_was_shown_is_allowed(tmp_path: Path, patient: Callable[[float], No
         while (state := read("state"))["question"] is None:
             pass
         question = state["question"]
-        assert any("rm -r build" in row for row in question["rows"])
+        assert any("rm -r build" in row for _, row in question["rows"])
         wanted = {"digest": question["digest"], "approved": True}
         early = Client(address).ask("POST", "/answer", wanted)
         assert (early.status, "too short a time" in early.text) == (409, True)
@@ -430,6 +433,62 @@ def test_no_text_of_a_call_passes_for_a_row_of_the_question(browser: Chromium, t
         assert rows == ["[1] execute_bash, risk MEDIUM"]
         lefts = "[...document.querySelectorAll('.asked .row')].map((one) => one.lastChild.getClientRects())"
         assert browser.evaluate(f"{lefts}.flatMap((all) => [...all].map((box) => box.left)).every((left) => left > 60)")
+
+
+def test_each_question_opens_at_its_top_and_is_answered_after_all_of_it_was_shown_in_front(
+    browser: Chromium, tmp_path: Path
+) -> None:
+    lines = "\n".join(": x" for _ in range(200))
+    turns = bash(f"ls\n{lines}"), bash(f"rm -rf /\n{lines}", "2"), answer("Done.")
+    conversation, runtime = talk(tmp_path, *turns, confirmation="always")
+    place, yes = "document.getElementById('question')", "document.querySelector('#question .yes')"
+    pause = f"new Promise((done) => setTimeout(done, {1.5 * QUIET_MS}))"
+    scroll = f"{place}.scrollBy(0, {place}.clientHeight / 2)"
+    through = f"({scroll}, !{yes}.disabled)"
+    with conversation.start(), hosted(conversation, user="ada") as address:
+        browser.open(address, height=700)
+        conversation.run("Go.")
+        browser.wait_for(f"{yes} !== null")
+        browser.wait_for(through)
+        browser.click("#question .yes")
+        browser.wait_for(f"{place}.textContent.includes('rm -rf /') && {yes} !== null")
+        assert browser.evaluate(f"{place}.scrollTop") == 0
+        head = "document.querySelector('#question .risk-high').getBoundingClientRect()"
+        assert browser.evaluate(f"document.elementFromPoint({head}.x + 5, {head}.y + 5).textContent").endswith("HIGH")
+        browser.evaluate(pause)
+        assert browser.evaluate(f"{yes}.disabled"), "only its beginning was shown"
+        browser.evaluate(f"{place}.scrollTop = {place}.scrollHeight")
+        browser.evaluate(pause)
+        assert browser.evaluate(f"{yes}.disabled"), "its middle was not shown"
+        browser.evaluate(f"{place}.scrollTop = 0")
+        browser.frame()
+        browser.wait_for(through)
+        browser.hide()
+        assert browser.evaluate(f"{yes}.disabled"), "another tab is in front"
+        browser.evaluate(pause)
+        assert browser.evaluate(f"{yes}.disabled")
+        browser.show()
+        browser.wait_for(f"!{yes}.disabled")
+        browser.click("#question .yes")
+        browser.wait_for("document.body.textContent.includes('Done.')")
+        assert [command.split("\n")[0] for command in runtime.commands] == ["ls", "rm -rf /"]
+        assert browser.problems == []
+
+
+def test_the_page_shows_what_a_file_that_is_written_loses(browser: Chromium, tmp_path: Path) -> None:
+    turn = answer("I do it.", call("file_write", {"path": "/w/a", "content": "new\n"}, call_id="1"))
+    runtime = RecordingRuntime()
+    runtime.files["/w/a"] = b"old\n"
+    conversation = Conversation(
+        Agent(FakeModel(turn), ["file_write"]), runtime, tmp_path / "talks", confirmation="always"
+    )
+    with conversation.start(), hosted(conversation, user="ada") as address:
+        browser.open(address)
+        conversation.run("Go.")
+        browser.wait_for("document.querySelector('#question .removed') !== null")
+        assert browser.evaluate("document.querySelector('#question .removed').textContent") == " -| old"
+        colour = "getComputedStyle(document.querySelector('#question .removed')).color"
+        assert browser.evaluate(colour) != browser.evaluate("getComputedStyle(document.body).color")
 
 
 def test_an_open_page_follows_the_session_to_its_next_conversation(browser: Chromium, tmp_path: Path) -> None:

@@ -27,20 +27,40 @@ const live = byId("live") && (() => {
     }
   };
 
-  // As at the terminal, rows of ours begin as no row of a call's own text does: that stands behind a gutter, also where
-  // the window folds it.
-  const GUTTERS = { "  | ": "", " +| ": "added", " -| ": "removed", "  = ": "bold", "  - ": "" };
-  const rowOf = (row) => {
-    const gutter = row.slice(0, 4), risk = /^\[\d+\] .*, risk (LOW|MEDIUM|HIGH)$/.exec(row);
-    if (gutter in GUTTERS) return make("span", `row ${GUTTERS[gutter]}`, make("span", "gutter", gutter), make("span", "", row.slice(4)));
-    return make("span", risk ? `bold risk-${risk[1].toLowerCase()}` : "", row);
+  // The kind of a row comes from where all places take it: no text of a call passes for a row of ours. Text stands
+  // behind its gutter, also where the window folds it.
+  const RISKS = ["low", "medium", "high", "unknown"];
+  const rowOf = ([kind, row]) => RISKS.includes(kind) ? make("span", `bold risk-${kind}`, row)
+    : make("span", `row ${kind}`, make("span", "gutter", row.slice(0, 4)), make("span", "", row.slice(4)));
+
+  // Calls ready once the whole of place was shown, piece by piece from its top, in a window in front, and then for a
+  // while; calls away when the window goes to the back.
+  const watch = (place, { ready, away }) => {
+    let seen = 0, timer = 0;
+    const look = () => {
+      const inFront = document.visibilityState === "visible" && document.hasFocus();
+      const box = place.getBoundingClientRect(), all = place.scrollHeight;
+      const top = Math.max(box.top, 0) - box.top + place.scrollTop;
+      if (inFront && top <= seen + 1 + place.clientTop) seen = Math.max(seen, top + Math.min(box.bottom, innerHeight) - Math.max(box.top, 0));
+      if (!inFront) { clearTimeout(timer); timer = 0; away(); }
+      else if (seen >= all - 1 && !timer) timer = setTimeout(ready, QUIET_MS);
+    };
+    const again = () => { if (!timer) seen = 0; look(); };  // folded anew, rows stand elsewhere
+    const events = [[place, "scroll", look], [window, "scroll", look], [window, "focus", look], [window, "blur", look],
+      [document, "visibilitychange", look], [window, "resize", again]];
+    for (const [target, event, heed] of events) target.addEventListener(event, heed);
+    look();
+    return () => { clearTimeout(timer); for (const [target, event, heed] of events) target.removeEventListener(event, heed); };
   };
+  let unwatch = () => {};
 
   const ask = (question) => {
     const place = byId("question");
     const digest = question?.digest ?? "";
     if (digest === shown) return;
     shown = digest;
+    unwatch();
+    unwatch = () => {};
     place.hidden = !question;
     document.title = `${question ? "(asks) " : ""}${byId("title").textContent} · ohsandbox`;
     if (!question) { place.replaceChildren(); return; }
@@ -59,15 +79,17 @@ const live = byId("live") && (() => {
       return made;
     };
     const buttons = [
-      button("Allow once", { approved: true }),
+      button(question.is_whole ? "Allow once" : "Allow once, though it does not show what is removed", { approved: true }),
       ...question.scopes.map((scope, at) => button(`Allow from now on: ${scope}`, { approved: true, scope: at })),
       button("Refuse", { approved: false }),
     ];
     place.replaceChildren(
       make("h2", "", question.count === 1 ? "May this run?" : `May these ${question.count} calls run?`),
-      rows, make("div", "answers", ...buttons, reason), make("p", "note", `What you answer is for exactly this: ${digest.slice(0, 12)}`),
+      rows, make("div", "answers", ...buttons, reason), make("p", "note", `What you answer is for exactly this: ${digest.slice(0, 12)}. It can be answered once all of it was shown in this window.`),
     );
-    setTimeout(() => buttons.forEach((one) => { one.disabled = false; }), QUIET_MS);
+    place.scrollTop = 0;
+    const enable = (are) => buttons.forEach((one) => { one.disabled = !are; });
+    unwatch = watch(place, { ready: () => enable(true), away: () => enable(false) });
   };
 
   const take = {
