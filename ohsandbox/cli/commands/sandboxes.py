@@ -17,7 +17,7 @@ from ohsandbox.cli.rendering.tables import print_list
 from ohsandbox.cli.rendering.text import age, output, progress_text, safe_line, say, size, truncated
 from ohsandbox.cli.session.resume import SANDBOX_NAME
 from ohsandbox.errors import SandboxUnavailable, UsageError
-from ohsandbox.paths import conversations_dir, subdirectory
+from ohsandbox.paths import conversations_dir, state_dir, subdirectory
 from ohsandbox.project.features import STAGED
 from ohsandbox.project.project_file import COPIES
 from ohsandbox.runtime.factory import open_inventory
@@ -41,6 +41,7 @@ def print_sandboxes(*, labels: Sequence[str] = (), as_json: bool) -> int:
     """Print every sandbox of the engine, or those that have all of the labels, each NAME=VALUE."""
     if wrong := [label for label in labels if "=" not in label[1:]]:
         raise UsageError(f"Invalid --label {wrong[0]!r}: expected NAME=VALUE.")
+    state_dir()  # refused before the engine is asked: without a sandbox nothing else looks at it
     with open_inventory() as inventory:
         found = inventory.list_sandboxes(dict(label.split("=", 1) for label in labels))
     rows = [
