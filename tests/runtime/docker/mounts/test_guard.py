@@ -78,7 +78,10 @@ def paths(mounts: tuple[GuardMount, ...], *, read_only: bool) -> list[str]:
 
 def test_each_kind_of_repository_is_guarded(project: Path) -> None:
     mounts = guard(str(project), "guarded")
-    own = ("commondir", "config", "config.lock", "config.worktree", "config.worktree.lock", "hooks", "info")
+    own = (
+        "commondir", "config", "config.lock", "config.worktree", "config.worktree.lock", "hooks", "info",
+        "objects/info/alternates",
+    )  # fmt: skip
     fixed = {f"{place}/{name}" for place in (".git", ".git/modules/libs/sub", "nested/.git") for name in own}
     fixed |= {
         f".git/worktrees/tree/{name}" for name in ("commondir", "config.worktree", "config.worktree.lock", "gitdir")
@@ -93,7 +96,9 @@ def test_each_kind_of_repository_is_guarded(project: Path) -> None:
         ".git/worktrees/tree",
     )
     outer = {"libs", "libs/sub", "nested", "nested/.git", "tree", "tree/libs"}
-    assert set(paths(mounts, read_only=False)) == set(inner) | outer
+    repositories = (".git", ".git/modules/libs/sub", "nested/.git")
+    objects = {f"{repository}/{name}" for repository in repositories for name in ("objects", "objects/info")}
+    assert set(paths(mounts, read_only=False)) == set(inner) | outer | objects
 
 
 @pytest.fixture
@@ -335,6 +340,18 @@ def test_a_lock_is_removed_from_what_lost_its_head_as_well(project: Path) -> Non
     assert list(project.rglob("*.lock")) == []
 
 
+def test_the_other_names_of_guarded_files_are_guarded_as_well(project: Path) -> None:
+    (project / ".git" / "hooks" / "pre-commit").write_text("#!/bin/sh\n")
+    (project / "deep").mkdir()
+    (project / "config-too").hardlink_to(project / ".git" / "config")
+    (project / "deep" / "hook-too").hardlink_to(project / ".git" / "hooks" / "pre-commit")
+    (project / "objects-too").hardlink_to(next((project / ".git" / "objects").glob("??/*")))
+    for git in ("guarded", "ro"):
+        locked_paths = set(paths(guard(str(project), git), read_only=True))
+        assert {"config-too", "deep/hook-too"} <= locked_paths
+        assert "objects-too" not in locked_paths
+
+
 def test_files_that_editors_and_agents_run_are_guarded_where_they_are(tmp_path: Path) -> None:
     (tmp_path / ".vscode").mkdir()
     (tmp_path / ".cargo").mkdir()
@@ -359,7 +376,7 @@ def test_too_many_repositories_are_one_clear_line(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(guards, "MAX_MOUNTS", 10)
     for number in range(3):
         host_git(tmp_path, "init", "-q", str(number))
-    with pytest.raises(UsageError, match=r"needs 27 mounts.*over 10\. Name a smaller directory, or --git rw"):
+    with pytest.raises(UsageError, match=r"needs 36 mounts.*over 10\. Name a smaller directory, or --git rw"):
         guard(str(tmp_path), "guarded")
 
 
@@ -446,6 +463,38 @@ def test_the_same_runs_where_nothing_is_guarded(sandbox: Any, sh: Any, project: 
     sh(sandbox("ohsandbox-base:busybox", workspace=project, git="rw"), ATTACKS[attack])
     host_git(project, "status", check=False)
     assert (project / "canary-ran").exists()
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("name", [".git/config", ".git/hooks/post-index-change"])
+def test_a_hard_link_to_what_git_runs_cannot_be_written(sandbox: Any, sh: Any, project: Path, name: str) -> None:
+    if not (project / name).exists():
+        (project / name).write_text("#!/bin/sh\n")
+        (project / name).chmod(0o755)
+    (project / "other").hardlink_to(project / name)
+    owned(project)
+    payload = CONFIG if name == ".git/config" else f"{MAKE_CANARY}\\n"
+    before = (project / name).read_bytes()
+    sh(sandbox("ohsandbox-base:busybox", workspace=project), f"chmod u+w other; printf '{payload}' >> other")
+    host_git(project, "add", "-A", check=False)
+    assert ((project / name).read_bytes(), (project / "canary-ran").exists()) == (before, False)
+    sh(sandbox("ohsandbox-base:busybox", workspace=project, git="rw"), f"printf '{payload}' >> other")
+    host_git(project, "add", "-A", check=False)
+    assert (project / "canary-ran").exists()
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("git", ["guarded", "rw"])
+def test_git_reads_no_objects_from_where_a_sandbox_says(sandbox: Any, sh: Any, project: Path, git: str) -> None:
+    elsewhere = project.parent / "elsewhere"
+    host_git(project.parent, "init", "-q", "elsewhere")
+    (elsewhere / "secret").write_text("secret\n")
+    blob = host_git(elsewhere, "hash-object", "-w", "secret").strip()
+    runtime = sandbox("ohsandbox-base:busybox", workspace=project, git=git)
+    line = f"echo {elsewhere}/.git/objects > .git/objects/info/alternates"
+    sh(runtime, f"{line}; mv .git/objects/info .git/objects/i && mkdir .git/objects/info; {line}")
+    sh(runtime, f"mv .git/objects .git/o && mkdir -p .git/objects/info; cp -r .git/o/* .git/objects; {line}")
+    assert host_git(project, "cat-file", "-p", blob, check=False) == ("secret\n" if git == "rw" else "")
 
 
 @pytest.mark.docker
@@ -647,7 +696,7 @@ def test_a_hundred_repositories_are_guarded(sandbox: Any, sh: Any, tmp_path: Pat
         (place / "refs").mkdir()
         (place / "HEAD").write_text("ref: refs/heads/main\n")
     runtime = sandbox("ohsandbox-base:busybox", workspace=owned(project))
-    assert len(guard(str(project), "guarded")) == 900
+    assert len(guard(str(project), "guarded")) == 1200
     assert sh(runtime, "for d in */.git; do mv $d $d.x || echo no; done").out.count("no\n") == 100
 
 
