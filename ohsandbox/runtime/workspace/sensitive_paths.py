@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 GUARDED = (
-    ".vscode", ".idea", ".fleet", ".zed", ".nvim.lua", ".exrc", ".vimrc", ".dir-locals.el",
+    ".vscode", ".idea", ".fleet", ".zed", ".helix", ".nvim.lua", ".nvimrc", ".exrc", ".vimrc", ".dir-locals.el",
     ".claude", ".mcp.json", ".cursor", ".windsurf", ".gemini", ".codex", ".opencode", ".continue", ".roo", ".kiro",
+    "opencode.json", "opencode.jsonc", "crush.json", ".crush.json", ".qwen",
     ".aider.conf.yml", ".devcontainer", ".devcontainer.json", ".envrc", ".husky", ".cargo/config.toml", ".cargo/config",
     ".hg/hgrc", ".jj/repo/config.toml", ".ohsandbox.toml",
 )  # fmt: skip
@@ -15,7 +16,8 @@ one."""
 _REPORTED = (
     ".gitattributes", ".gitmodules", ".lfsconfig", ".github/workflows", ".gitlab-ci.yml", ".circleci",
     ".pre-commit-config.yaml", "lefthook.yml", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", "pip.conf",
-    ".mise.toml", "mise.toml", ".tool-versions", "flake.nix", "shell.nix",
+    ".mise.toml", "mise.toml", ".mise.local.toml", "mise.local.toml", ".autoenv", ".autoenv.zsh",
+    ".tool-versions", "flake.nix", "shell.nix",
     "conftest.py", "sitecustomize.py", "usercustomize.py", ".pdbrc", ".gdbinit", ".lldbinit", ".irbrc", ".rprofile",
     "agents.md", "claude.md", "gemini.md", ".cursorrules", ".github/copilot-instructions.md", ".openhands", ".agents",
 )  # fmt: skip
