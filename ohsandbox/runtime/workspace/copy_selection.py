@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.workspace import git
-from ohsandbox.runtime.workspace.git_layout import config_values, parents_of, read_small
+from ohsandbox.runtime.workspace.git_layout import parents_of, read_small
+from ohsandbox.runtime.workspace.git_settings import read_settings
 
 SECRET_NAMES = (
     ".env", ".env.*", "*.env", ".envrc", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk",
@@ -191,7 +192,7 @@ def _why_without_git(root: Path) -> str | None:
     if os.path.lexists(root / ".git" / "objects" / "info" / "alternates"):
         return "its objects lie elsewhere"
     config = read_small(str(root), ".git/config") or ""
-    if any(key.startswith("extensions.") for key, _ in config_values(config)):
+    if any(setting.key.startswith("extensions.") for setting in read_settings(config)):
         return "it needs extensions of its configuration"
     size = 0
     for directory, _, names in os.walk(root / ".git" / "objects"):

@@ -34,19 +34,6 @@ _IGNORED_BY_HFS = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 """Characters that HFS+ ignores in names (git's utf8.c, next_hfs_char)."""
 _NTFS_DOTGIT = re.compile(r"(?:\.git|git~[0-9])[ .]*(?::.*)?", re.IGNORECASE | re.DOTALL)
 """Names that NTFS treats as `.git` (git's path.c, is_ntfs_dotgit), with or without a stream name."""
-_SECTION = re.compile(r'\s*\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]')
-_PAIR = re.compile(r"\s*([A-Za-z][A-Za-z0-9-]*)\s*(?:=\s*(.*))?")
-
-_HARMLESS_CONFIG = re.compile(
-    r"core\.(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol"
-    r"|safecrlf|quotepath|abbrev|compression|longpaths)|extensions\.(objectformat|refstorage|worktreeconfig)"
-    r"|remote\.(url|pushurl|fetch|push|prune|tagopt|skipfetchall|partialclonefilter|promisor)"
-    r"|branch\.(remote|merge|rebase|description|autosetuprebase|autosetupmerge)|submodule\.(url|active|branch|ignore)"
-    r"|user\.(name|email|useconfigonly)|(author|committer)\.(name|email)|init\.defaultbranch|color\..*|column\..*"
-    r"|(pull|rebase|fetch|gc|pack|index|status|advice|commit|merge|diff|log|push|rerere|lfs)\.[a-z]*"
-)
-_HARMFUL_CONFIG = re.compile(r"diff\.(external|command|textconv)|merge\.driver|.*\.(program|cmd|path)")
-"""Keys of the sections above. A URL with a double colon also names a program (gitremote-helpers(7))."""
 
 
 class _WalkEntry(NamedTuple):
@@ -181,11 +168,12 @@ def gitlinks(root: str, gitdir: str) -> set[str]:
 
 def _object_format(root: str, prefix: str) -> str:
     """Return the object format of a repository, "sha1" by default; a worktree has that of its repository."""
+    from ohsandbox.runtime.workspace.git_settings import read_settings  # noqa: PLC0415 - only for a repository's index
+
     common = inside(root, f"{prefix}{(read_small(root, f'{prefix}commondir') or '.').strip()}")
     root, common = ("/", common[1:]) if common.startswith("/") else (root, common)
-    return (
-        dict(config_values(read_small(root, f"{common}/config") or "")).get("extensions.objectformat", "sha1").lower()
-    )
+    settings = read_settings(read_small(root, f"{common}/config") or "")
+    return {setting.key: setting.value for setting in settings}.get("extensions.objectformat", "sha1").lower()
 
 
 def _index(root: str, path: str) -> bytes:
@@ -246,29 +234,3 @@ def looks_like_dotgit(name: str) -> bool:
     if name == ".git" or (name.isascii() and "git" not in name.lower()):
         return False
     return bool(_NTFS_DOTGIT.fullmatch(_IGNORED_BY_HFS.sub("", name)))
-
-
-def config_values(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of a git configuration: lower-case `section.name` without subsection, and the unquoted value.
-
-    It is less exact than git's own parser, but it misses nothing: a line that it does not understand is a pair with the
-    key "?".
-    """
-    section = ""
-    for line in text.removeprefix("\ufeff").split("\n"):
-        rest = line
-        if found := _SECTION.match(line):
-            section, rest = found[1].lower().split(".", 1)[0], line[found.end() :]
-        if not rest.strip() or rest.lstrip()[0] in "#;":
-            continue
-        if pair := _PAIR.fullmatch(rest):
-            value = re.split(r"\s[#;]", pair[2] or "true")[0].strip().strip('"')
-            yield f"{section}.{pair[1].lower()}", value
-        else:
-            yield "?", rest.strip()
-
-
-def may_name_program(key: str, value: str) -> bool:
-    """Whether a pair of `config_values` may run a program or redirect git; false only for harmless settings."""
-    harmless = _HARMLESS_CONFIG.fullmatch(key) and not _HARMFUL_CONFIG.fullmatch(key)
-    return not harmless or "::" in value or value.startswith("!")

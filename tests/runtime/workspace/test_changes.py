@@ -12,7 +12,8 @@ import pytest
 
 from ohsandbox.runtime.workspace import changes
 from ohsandbox.runtime.workspace.changes import ChangeKind, ChangeTracker, WorkspaceReport, compare_scans, scan_tree
-from ohsandbox.runtime.workspace.git_layout import config_values, looks_like_dotgit
+from ohsandbox.runtime.workspace.git_layout import looks_like_dotgit
+from ohsandbox.runtime.workspace.git_settings import read_settings
 
 
 def make(path: Path, text: str = "x", mode: int = 0o644) -> Path:
@@ -249,8 +250,8 @@ def test_a_configuration_that_runs_something_is_told_however_it_is_written(tree:
 
 def test_values_are_read_as_a_person_wrote_them() -> None:
     text = '[Core]\n  hooksPath = ".githooks" ; ours\n# no\n[include]\n\tpath = a b\n[x "y"]\nflag\n'
-    expected = [("core.hookspath", ".githooks"), ("include.path", "a b"), ("x.flag", "true")]
-    assert list(config_values(text)) == expected
+    expected = [("core.hookspath", ".githooks", ""), ("include.path", "a b", ""), ("x.flag", "true", "y")]
+    assert list(read_settings(text)) == expected
 
 
 # --- a session's watch --------------------------------------------------------------------------

@@ -242,17 +242,18 @@ def binds_of(mounts: Iterable[Mount], git: Git) -> tuple[Bind, ...]:
     Raises:
         UsageError: a source was replaced by a link or another type of file since it was vetted, or cannot be guarded.
     """
+    mounts = tuple(mounts)
     return tuple(
-        Bind(mount.source, mount.target, mount.read_only, _guard_of(mount, git), inode_of(mount.source))
+        Bind(mount.source, mount.target, mount.read_only, _guard_of(mount, git, mounts), inode_of(mount.source))
         for mount in mounts
     )
 
 
-def _guard_of(mount: Mount, git: Git) -> tuple[GuardMount, ...]:
+def _guard_of(mount: Mount, git: Git, mounts: Sequence[Mount]) -> tuple[GuardMount, ...]:
     from ohsandbox.runtime.docker.mounts import guard  # noqa: PLC0415 - only a bound directory is guarded
 
     if not mount.read_only:
-        return guard.guard(mount.source, git)
+        return guard.guard(mount.source, git, beside=[other.source for other in mounts if other is not mount])
     return guard.hide_ways_out(mount.source) if Path(mount.source).is_dir() else ()
 
 

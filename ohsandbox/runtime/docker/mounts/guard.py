@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import stat
 import sys
@@ -21,12 +20,13 @@ from ohsandbox.paths import DIRECTORY, state_dir
 from ohsandbox.private_files import NEW_FILE
 from ohsandbox.runtime.docker.mounts.guard_mounts import GuardMount, decode_mountinfo
 from ohsandbox.runtime.docker.mounts.mount_policy import path_directories
-from ohsandbox.runtime.workspace import git_layout
+from ohsandbox.runtime.workspace import git_layout, git_programs
 from ohsandbox.runtime.workspace.git_layout import opened_below
+from ohsandbox.runtime.workspace.git_settings import Names, read_settings
 from ohsandbox.runtime.workspace.sensitive_paths import GUARDED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ohsandbox.runtime.docker.mounts.guard_mounts import Git
 
@@ -51,11 +51,15 @@ _ALTERNATES = "objects/info/alternates"
 """Names the directories of other repositories whose objects git reads as this one's (gitrepository-layout(5)). Only the
 file is read-only: git writes beside it."""
 _WORKTREE_FILES = ("commondir", "gitdir")
-_WORD = re.compile(r"[^\s'\"=;|&()<>`$]+")
 
 
-def guard(workspace: str, git: Git) -> tuple[GuardMount, ...]:
+def guard(workspace: str, git: Git, *, beside: Sequence[str] = ()) -> tuple[GuardMount, ...]:
     """Return the nested mounts for the workspace in its present state; creates missing mount sources.
+
+    Args:
+        workspace: the directory, a real path.
+        git: what is guarded.
+        beside: other directories of the same sandbox, whose repositories may name files in this one.
 
     Raises:
         UsageError: something cannot be guarded: a link in place of `.git`, too many repositories, an unreadable name.
@@ -64,7 +68,7 @@ def guard(workspace: str, git: Git) -> tuple[GuardMount, ...]:
     for path in path_directories(workspace):
         plan.lock(path)
     if git != "rw":
-        plan.guard_git(git)
+        plan.guard_git(git, beside)
     return plan.mounts()
 
 
@@ -85,7 +89,8 @@ def hide_ways_out(directory: str) -> tuple[GuardMount, ...]:
 def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -> None:
     """Remove unchanged locks, `config.worktree` and `commondir` that `guard` created, in any session.
 
-    Other files and directories that it created stay, such as `hooks` and `info`, which `git init` creates too.
+    So are the files that stand for a missing program or included file. Directories that it created stay, such as
+    `hooks` and `info`, which `git init` creates too.
 
     Args:
         workspace: the directory.
@@ -94,15 +99,33 @@ def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -
             removes its mount.
     """
     for path in [seen.path for seen in git_layout.walk(workspace)] if paths is None else paths:
-        parent, _, name = path.rpartition("/")
+        name = path.rpartition("/")[2]
         is_alternates = f"/{path}".endswith(f"/{_ALTERNATES}")
         content = b"" if gone and is_alternates else (_UNMADE if gone else _LOCKS).get(name)
         if content is None or git_layout.read_small(workspace, path) != content.decode():
             continue
         repository = path.removesuffix(_ALTERNATES) if is_alternates else path.removesuffix(name)
         if name in _LOCKS or _kind(workspace, f"{repository}HEAD"):
-            with contextlib.suppress(OSError), opened_below(workspace, parent) as directory:
-                os.unlink(name, dir_fd=directory)
+            _remove(workspace, path)
+    if gone:
+        for path in _held_files(workspace) if paths is None else paths:
+            if git_programs.is_held(workspace, path):
+                _remove(workspace, path)
+
+
+def _held_files(workspace: str) -> Iterator[str]:
+    """Yield the files that may be those created in place of a missing program or included file, by their sizes."""
+    sizes = {len(git_programs.HELD_FILE), len(git_programs.HELD_PROGRAM)}
+    for path, entry, _ in git_layout.walk(workspace):
+        with contextlib.suppress(OSError):  # ignored: it was removed meanwhile
+            if entry is not None and entry.is_file(follow_symlinks=False) and entry.stat().st_size in sizes:
+                yield path
+
+
+def _remove(workspace: str, path: str) -> None:
+    parent, _, name = path.rpartition("/")
+    with contextlib.suppress(OSError), opened_below(workspace, parent) as directory:
+        os.unlink(name, dir_fd=directory)
 
 
 def _mounted_below(directory: str) -> list[str]:
@@ -195,25 +218,24 @@ class _MountPlan:
                     if (status.st_dev, status.st_ino) in linked:
                         self.lock(path)
 
-    def guard_git(self, git: Git) -> None:
+    def guard_git(self, git: Git, beside: Sequence[str] = ()) -> None:
         """Add the mounts for git's files and for agents' files."""
         for path, mode in sorted(self._dotgits.items()):
             if stat.S_ISLNK(mode):
                 raise _refused(path, "it is a symbolic link", "Put the directory in its place")
             if stat.S_ISREG(mode):
                 self.lock(path)
-        named = {target for target in self._pointers.values() if target is not None and target != "."}
+        # agents work in git's own directories; another layout is a bare repository, such as a fixture
+        pointed = {target for target in self._pointers.values() if target is not None and target != "."}
+        used = {path for path in self._repositories() if not path or ".git" in path.split("/") or path in pointed}
         for path in sorted(self._repositories()):
-            # agents work in git's own directories; another layout is a bare repository, such as a fixture
-            is_gits = not path or ".git" in path.split("/") or path in named
-            if path and (git == "ro" or not is_gits):
+            if path and (git == "ro" or path not in used):
                 self.lock(path)
             else:
                 self._guard_parts(path)
-            for other in self._obeyed(f"{path}/" if path else "") if is_gits else ():
-                self.lock(other)
         for path in self._missing_submodules():
             self.lock(path)
+        self._lock_named(used, beside)
         for path in GUARDED:
             if _kind(self.root, path) in {"file", "directory"}:
                 self.lock(path)
@@ -276,74 +298,40 @@ class _MountPlan:
         tops = {pointer.removesuffix(".git") for pointer, target in self._pointers.items() if target == path}
         if path.rpartition("/")[2] == ".git":
             tops.add(path.removesuffix(".git"))
-        if tree := dict(self._pairs(f"{path}/config")).get("core.worktree"):
-            tops.add(git_layout.inside(self.root, f"{path}/{tree}"))
+        for setting in read_settings(git_layout.read_small(self.root, f"{path}/config") or ""):
+            if setting.key == "core.worktree":
+                tops.add(git_layout.inside(self.root, f"{path}/{setting.value}"))
         return {top for top in tops if not top.startswith("/")}
 
-    def _pairs(self, config: str) -> list[tuple[str, str]]:
-        return list(git_layout.config_values(git_layout.read_small(self.root, config) or ""))
+    def _lock_named(self, used: Iterable[str], beside: Sequence[str]) -> None:
+        """Lock what git reads or runs by settings and hooks; what is missing is created, so that the sandbox cannot.
 
-    def _obeyed(self, prefix: str) -> Iterator[str]:
-        """Yield the files of the workspace from which a repository takes hooks, configuration and programs."""
-        trees = [  # top directories of its `.git` files: bases of relative paths (git-config(1), hooksPath)
-            path.removesuffix(".git")
-            for path, target in self._pointers.items()
-            if target is not None and (f"{target}/" == prefix or target.startswith(f"{prefix}worktrees/"))
-        ]
-        if "worktrees" not in prefix.split("/"):
-            tree = dict(self._pairs(prefix + "config")).get("core.worktree")
-            own = prefix.removesuffix(".git/") if tree is None else git_layout.inside(self.root, prefix + tree) + "/"
-            trees.append(own)
-        todo, seen = [prefix + "config", prefix + "config.worktree"], set[str]()
-        yield from self._run_by_hooks(prefix + "hooks", trees)
-        while todo:
-            file = todo.pop()
-            seen.add(file)
-            base = f"{parent}/" if (parent := file.rpartition("/")[0]) else ""
-            for key, value in self._pairs(file):
-                if key in {"include.path", "includeif.path"}:
-                    for path in self._made([base], value, b""):
-                        yield path
-                        todo += [path] if path not in seen else []
-                elif key == "core.hookspath":
-                    for path in self._made(trees, value, None):
-                        yield path
-                        yield from self._run_by_hooks(path, trees)
-                elif git_layout.may_name_program(key, value):
-                    yield from self._named(value, trees)
-
-    def _made(self, bases: Iterable[str], value: str, content: bytes | None) -> Iterator[str]:
-        """Yield the paths below the workspace that a configured path means; missing ones are created."""
-        for base in bases if value and not value.startswith("~") else ():
-            path = git_layout.inside(self.root, value if value.startswith("/") else base + value)
-            if path != "." and not path.startswith("/") and _make(self.root, path, content):
-                yield path
-
-    def _named(self, text: str, trees: Iterable[str]) -> Iterator[str]:
-        """Yield the files of the workspace that a text names."""
-        words = set(_WORD.findall(text))
-        for tree in trees:
-            paths = (git_layout.inside(self.root, tree + word.lstrip("!")) for word in words)
-            yield from (path for path in paths if _kind(self.root, path) == "file")
-
-    def _run_by_hooks(self, hooks: str, trees: Iterable[str]) -> Iterator[str]:
-        """Yield the targets of hooks that are links, and the executable files that scripts among the hooks name."""
-        names: list[str] = []
-        with (
-            contextlib.suppress(OSError),
-            opened_below(self.root, hooks) as directory,
-            os.scandir(directory) as entries,
-        ):
-            names = [entry.name for entry in entries if not entry.name.endswith(".sample")]
-        for name in names:
-            path = git_layout.inside(self.root, os.path.realpath(f"{self.root}/{hooks}/{name}"))
-            if _kind(self.root, path) != "file":
+        Left to the report after the run: packages, whose directories package managers replace, and programs behind a
+        link, over which nothing can be mounted.
+        """
+        repositories = [*git_programs.repositories(self.root, used, self._pointers)]
+        for directory in beside:
+            own = [".git"] if Path(directory, ".git").is_dir() else []
+            repositories += git_programs.repositories(directory, own, {})
+        for path, names, reason in git_programs.named_paths(self.root, repositories):
+            if not path:
+                raise UsageError(
+                    f"The workspace {self.root!r} is refused: git on this machine runs what is in it ({reason}).",
+                    remedy="Change that setting, work on a copy (--copy, copy=True), or name another directory.",
+                )
+            if git_programs.package_directory(path):
                 continue
-            if path != f"{hooks}/{name}":
-                yield path
-            text = git_layout.read_small(self.root, path) or ""
-            if text.startswith("#!"):
-                yield from (one for one in self._named(text, trees) if os.access(f"{self.root}/{one}", os.X_OK))
+            if names is Names.DIRECTORY:
+                is_there = _make(self.root, path, None)
+            elif names is Names.FILE:
+                is_there = _make(self.root, path, git_programs.HELD_FILE)
+            else:
+                is_there = (kind := _kind(self.root, path)) == "file"
+                if not kind:
+                    with contextlib.suppress(UsageError):  # ignored: a directory above is a link or a file
+                        is_there = _make(self.root, path, git_programs.HELD_PROGRAM)
+            if is_there:
+                self.lock(path)
 
 
 def _enclosing_repository(workspace: str) -> Iterator[tuple[str, str, str]]:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -17,6 +17,7 @@ from ohsandbox.runtime.docker.mounts import guard as guards
 from ohsandbox.runtime.docker.mounts.guard import guard
 from ohsandbox.runtime.docker.mounts.guard_mounts import GuardMount, verify_mounts
 from ohsandbox.runtime.workspace.changes import ChangeKind
+from ohsandbox.runtime.workspace.git_settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -265,8 +266,8 @@ def test_configuration_that_is_not_there_yet_cannot_be_made(project: Path) -> No
     host_git(project, "config", "core.hooksPath", "made/_")
     host_git(project, "config", "include.path", "../local/gitconfig")
     mounts = guard(str(project), "guarded")
-    assert {"made/_", "local/gitconfig"} <= set(paths(mounts, read_only=True))
-    assert (project / "local" / "gitconfig").read_bytes() == b""
+    assert {"made", "local/gitconfig"} <= set(paths(mounts, read_only=True))  # husky runs what lies beside `_`
+    assert list(read_settings((project / "local" / "gitconfig").read_text())) == []
 
 
 def test_hooks_over_a_link_are_refused(project: Path) -> None:
@@ -495,6 +496,144 @@ def test_git_reads_no_objects_from_where_a_sandbox_says(sandbox: Any, sh: Any, p
     sh(runtime, f"{line}; mv .git/objects/info .git/objects/i && mkdir .git/objects/info; {line}")
     sh(runtime, f"mv .git/objects .git/o && mkdir -p .git/objects/info; cp -r .git/o/* .git/objects; {line}")
     assert host_git(project, "cat-file", "-p", blob, check=False) == ("secret\n" if git == "rw" else "")
+
+
+class Planted(NamedTuple):
+    """What git's configuration names in a workspace, and what a sandbox puts there."""
+
+    workspace: str
+    settings: str
+    """Arguments of `git config`, run at the top of the repository; {W} is the workspace."""
+    path: str
+    """Path below the workspace that the sandbox writes."""
+    before: str = ""
+    """Commands of a shell, run in the workspace in advance."""
+
+
+CLEAN = "echo '* filter=x' > .gitattributes; echo b > b"
+PROGRAM = f"#!/bin/sh\n{MAKE_CANARY}\n"
+PLANTED_BY_SETTINGS = {
+    "include of a monorepo": Planted("mono/sub", "include.path ../sub/inc", "inc", "touch inc"),
+    "include of a monorepo, not there yet": Planted("mono/sub", "include.path ../sub/inc", "inc"),
+    "conditional include": Planted("mono/sub", "includeIf.onbranch:main.path ../sub/inc", "inc"),
+    "hooks of a monorepo": Planted("mono/sub", "core.hooksPath sub/hooks", "hooks/post-index-change"),
+    "filter of a monorepo": Planted("mono/sub", "filter.x.clean sub/tools/clean", "tools/clean", CLEAN),
+    "shell of a filter": Planted("mono/sub", "filter.x.clean 'cd . && sh sub/tools/clean %f'", "tools/clean", CLEAN),
+    "hooks of a linked worktree": Planted("linked", "core.hooksPath .githooks", ".githooks/post-index-change"),
+    "filter of a linked worktree": Planted("linked", "filter.x.clean tools/clean", "tools/clean", CLEAN),
+    "hook of a linked worktree": Planted("linked", "user.name x", "tools/x", "mkdir tools; install /dev/null tools/x"),
+    "filter of a submodule": Planted("mono/module", "filter.x.clean tools/clean", "tools/clean", CLEAN),
+    "hooks of a submodule": Planted("mono/module", "core.hooksPath hooks", "hooks/post-index-change"),
+    "the person's hooks": Planted("mono", "--global core.hooksPath .githooks", ".githooks/post-index-change"),
+    "the person's hooks by an absolute path": Planted("mono", "--global core.hooksPath {W}/h", "h/post-index-change"),
+    "the person's include": Planted("mono", "--global include.path {W}/dot/git", "dot/git"),
+    "the person's conditional include": Planted("mono", "--global includeIf.onbranch:main.path {W}/inc", "inc"),
+    "the person's filter": Planted("mono", "--global filter.x.clean ./tools/clean", "tools/clean", CLEAN),
+    "program that is not there yet": Planted("mono", "diff.external ./tools/dx", "tools/dx"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[Path, Planted]:
+    """The workspace, with a repository in or around it and its settings."""
+    case: Planted = request.param
+    mono, other, workspace = tmp_path / "mono", tmp_path / "other", tmp_path / case.workspace
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "person.gitconfig"))
+    for directory in (other, mono):
+        directory.mkdir()
+        host_git(directory, "init", "-q", "-b", "main")
+        (directory / "a").write_text("a\n")
+        host_git(directory, "add", "a")
+        host_git(directory, "-c", "user.name=x", "commit", "-q", "-m", "first")
+    (mono / "sub").mkdir()
+    host_git(mono, "submodule", "--quiet", "add", str(other), "module")
+    host_git(mono, "worktree", "add", "-q", "-b", "side", str(tmp_path / "linked"))
+    if "hook of" in request.node.callspec.id:
+        (mono / ".git" / "hooks" / "post-index-change").write_text("#!/bin/sh\ntools/x\n")
+        (mono / ".git" / "hooks" / "post-index-change").chmod(0o755)
+    subprocess.run(["sh", "-ec", case.before], cwd=workspace, check=True)
+    arguments = case.settings.replace("{W}", str(workspace))
+    at = workspace if "module" in case.workspace else mono
+    subprocess.run(["sh", "-ec", f"git -c safe.directory='*' config {arguments}"], cwd=at, check=True)
+    (workspace / "a").write_text("changed\n")
+    owned(mono)
+    owned(tmp_path / "linked")
+    (tmp_path / "person.gitconfig").touch()
+    return workspace, case
+
+
+def use_git(workspace: Path) -> None:
+    """Git as the person runs it, with the person's configuration."""
+    environment = {"PATH": os.environ["PATH"], "EMAIL": "a@b", "HOME": "/nonexistent"}
+    environment["GIT_CONFIG_GLOBAL"] = os.environ["GIT_CONFIG_GLOBAL"]
+    for command in ("status", "diff", "add -A", "status"):
+        subprocess.run(
+            ["git", "-c", "safe.directory=*", *command.split()],
+            cwd=workspace, env=environment, capture_output=True, check=False, timeout=60,
+        )  # fmt: skip
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("git", ["guarded", "rw"])
+@pytest.mark.parametrize("planted", PLANTED_BY_SETTINGS.values(), ids=PLANTED_BY_SETTINGS, indirect=True)
+def test_git_runs_nothing_that_a_sandbox_puts_where_a_setting_leads(
+    sandbox: Any, sh: Any, planted: tuple[Path, Planted], git: str, tmp_path: Path
+) -> None:
+    workspace, case = planted
+    runtime = sandbox("ohsandbox-base:busybox", workspace=workspace, git=git)
+    content = PROGRAM if "/" in case.path and "git" not in case.path.split("/") else CONFIG
+    content = content.replace("\n", "\\n")
+    place = case.path.rpartition("/")[0]
+    write = f"mkdir -p ./{place}; rm -f {case.path}; printf '{content}' > {case.path}; chmod +x {case.path}"
+    sh(runtime, f"{write}; mv {case.path.split('/')[0]} away && {{ {write}; }}")
+    changes = runtime.workspace_changes().changes
+    use_git(workspace)
+    ran = list(tmp_path.rglob("canary-ran"))
+    if git == "rw":
+        assert ran, "the payload is none"
+        assert (changes[0].kind, changes[0].path) == (ChangeKind.RUNS_BY_GIT, case.path)
+    else:
+        assert ran == []
+        assert [change for change in changes if change.kind is ChangeKind.RUNS_BY_GIT] == []
+    runtime.close()
+    left = [path for path in workspace.rglob("*") if path.is_file() and "ohsandbox" in path.read_text(errors="replace")]
+    assert left == []
+
+
+@pytest.mark.docker
+def test_what_git_runs_from_a_directory_of_packages_is_told_first_and_packages_can_be_installed(
+    sandbox: Any, sh: Any, project: Path
+) -> None:
+    host_git(project, "config", "filter.x.clean", "node_modules/.bin/clean")
+    host_git(project, "config", "filter.y.clean", f"{project}/.venv/bin/python -m strip")
+    for name in ("node_modules/.bin/clean", ".venv/bin/python3", ".venv/lib/strip.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).touch(0o755)
+    (project / ".venv" / "bin" / "python").symlink_to("python3")
+    runtime = sandbox("ohsandbox-base:busybox", workspace=owned(project))
+    install = "rm -rf node_modules && mkdir -p node_modules/.bin && echo x > node_modules/.bin/clean"
+    assert sh(runtime, f"{install} && echo evil > .venv/lib/strip.py && touch b && chmod +x b").code == 0
+    reasons = {change.path: (change.kind, change.detail) for change in runtime.workspace_changes().changes[:2]}
+    assert reasons == {
+        "node_modules": (ChangeKind.RUNS_BY_GIT, "filter.x.clean = node_modules/.bin/clean"),
+        ".venv": (ChangeKind.RUNS_BY_GIT, f"filter.y.clean = {project}/.venv/bin/python -m strip"),
+    }
+    assert runtime.workspace_changes().changes == ()
+
+
+def test_what_a_repository_beside_the_workspace_names_in_it_is_guarded(project: Path) -> None:
+    host_git(project.parent / "other", "config", "core.hooksPath", f"{project}/shared")
+    assert locked("shared") not in guard(str(project), "guarded")
+    assert locked("shared") in guard(str(project), "guarded", beside=[str(project.parent / "other")])
+
+
+def test_a_workspace_that_is_itself_a_directory_of_hooks_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "person.gitconfig").write_text(f"[core]\n\thooksPath = {project}\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "person.gitconfig"))
+    with pytest.raises(UsageError, match=r"git on this machine runs what is in it \(core.hookspath = .*--copy"):
+        guard(str(project), "guarded")
 
 
 @pytest.mark.docker

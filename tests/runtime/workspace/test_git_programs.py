@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ohsandbox.runtime.workspace import git_programs
+from ohsandbox.runtime.workspace.git_programs import NamedPath, command_programs, named_paths, package_directory
+from ohsandbox.runtime.workspace.git_settings import Names
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory in a repository, of a person whose settings are in person.gitconfig."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "top" / "workspace").mkdir(parents=True)
+    (tmp_path / "top" / ".git" / "hooks").mkdir(parents=True)
+    return tmp_path / "top" / "workspace"
+
+
+def named(workspace: Path, repository: str = "", person: str = "") -> dict[str, Names]:
+    (workspace.parent / ".git" / "config").write_text(repository)
+    (workspace.parent.parent / "home" / ".gitconfig").write_text(person)
+    found = named_paths(str(workspace), git_programs.repositories(str(workspace), [], {}))
+    return {name.path: name.names for name in found}
+
+
+@pytest.mark.parametrize(
+    ("repository", "expected"),
+    [
+        ("[core]\nhooksPath = workspace/h", {"h": Names.DIRECTORY}),
+        ("[core]\nhooksPath = workspace/../workspace/./h/", {"h": Names.DIRECTORY}),
+        ("[core]\nhooksPath = workspace/.husky/_", {".husky": Names.DIRECTORY}),
+        ("[core]\nhooksPath = h", {}),
+        ("[core]\nhooksPath = workspace", {"": Names.DIRECTORY}),
+        ("[init]\ntemplateDir = .", {"": Names.DIRECTORY}),
+        ("[include]\npath = ../workspace/c", {"c": Names.FILE}),
+        ('[includeIf "onbranch:x"]\npath = ../workspace/c', {"c": Names.FILE}),
+        ("[include]\npath = workspace/c", {}),
+        ("[core]\nattributesFile = workspace/a", {"a": Names.FILE}),
+        ("[core]\nattributesFile = :(optional)workspace/a", {"a": Names.FILE}),
+        ('[filter "x"]\nprocess = workspace/f --fast', {"f": Names.COMMAND}),
+        ('[diff "x"]\ntextconv = cd . && python3 -u workspace/d.py', {"d.py": Names.COMMAND}),
+        ("[alias]\nx = !workspace/x\ny = workspace/y", {"x": Names.COMMAND}),
+        ('[remote "x"]\nurl = ext::workspace/u %S', {"u": Names.COMMAND}),
+        ('[url "ext::workspace/u "]\ninsteadOf = x:', {"u": Names.COMMAND}),
+        ('[mine "x"]\ntool = workspace/there', {"there": Names.COMMAND}),
+        ('[mine "x"]\ntool = workspace/not-there', {}),
+        ("[user]\nname = workspace/there", {}),
+        ("[core]\nworktree = ../workspace\nhooksPath = h\n", {"h": Names.DIRECTORY}),
+    ],
+)
+def test_a_setting_of_the_repository_names_paths_below_its_top(
+    workspace: Path, repository: str, expected: dict[str, Names]
+) -> None:
+    (workspace / "there").touch()
+    assert named(workspace, repository) == expected
+
+
+def test_the_settings_of_the_person_count_with_all_that_they_include(workspace: Path, tmp_path: Path) -> None:
+    (tmp_path / "home" / "more").write_text("[include]\npath = " + f"{workspace}/w\n")
+    (tmp_path / "home" / "other").write_text("[core]\nhooksPath = workspace/h\n")
+    (workspace / "w").write_text("[diff]\nexternal = ./workspace/d\n")
+    person = '[include]\npath = ~/more\n[includeIf "gitdir:/nowhere/"]\npath = other\n'
+    assert named(workspace, person=person) == {"w": Names.FILE, "h": Names.DIRECTORY, "d": Names.COMMAND}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("GIT_EXTERNAL_DIFF", "{W}/d", {"d": Names.COMMAND}),
+        ("EDITOR", "sh {W}/e", {"e": Names.COMMAND}),
+        ("GIT_TEMPLATE_DIR", "{W}/t", {"t": Names.DIRECTORY}),
+        ("GIT_CONFIG_COUNT", "1", {"h": Names.DIRECTORY}),
+    ],
+)
+def test_variables_that_name_programs_to_git_count(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, expected: dict[str, Names]
+) -> None:
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "core.hooksPath")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", f"{workspace}/h")
+    monkeypatch.setenv(variable, value.replace("{W}", str(workspace)))
+    assert named(workspace) == expected
+
+
+def test_a_repository_that_a_variable_names_counts(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (workspace.parent.parent / "bare").mkdir()
+    (workspace.parent.parent / "bare" / "config").write_text("[core]\nhooksPath = h\n")
+    monkeypatch.setenv("GIT_DIR", str(workspace.parent.parent / "bare"))
+    assert named(workspace) == {"h": Names.DIRECTORY}
+
+
+def test_a_path_through_a_link_counts_as_written_and_as_it_leads(workspace: Path) -> None:
+    (workspace.parent / "away").symlink_to(workspace / "deep")
+    (workspace / "link").symlink_to("there")
+    (workspace / "there").touch()
+    assert named(workspace, "[core]\nhooksPath = away/h\n") == {"deep/h": Names.DIRECTORY}
+    assert named(workspace, "[core]\npager = workspace/link\n") == {"link": Names.COMMAND, "there": Names.COMMAND}
+
+
+def test_settings_that_cannot_be_read_hold_nothing_up(workspace: Path) -> None:
+    os.mkfifo(workspace.parent / "fifo")
+    assert named(workspace, "[include]\npath = ../fifo\npath = /dev/zero\npath = config\n") == {}
+
+
+def test_a_hook_names_the_setting_that_it_is_reported_with(workspace: Path) -> None:
+    (workspace / "x").touch(0o755)
+    hook = workspace.parent / ".git" / "hooks" / "pre-commit"
+    hook.write_text("#!/bin/sh\nworkspace/x\n")
+    repositories = git_programs.repositories(str(workspace), [], {})
+    assert named_paths(str(workspace), repositories) == [NamedPath("x", Names.COMMAND, f"the hook {str(hook)!r}")]
+
+
+@pytest.mark.parametrize(
+    ("command", "programs"),
+    [
+        ("./x", ["./x"]), ("x", []), ("x/y %f", ["x/y"]), ("A=b exec x/y", ["x/y"]), ("sh x", ["x"]),
+        ("python3 -u x.py", ["x.py"]), ("bash -c 'x/y %A'", ["x/y"]), ("a && b/c | d/e", ["b/c", "d/e"]),
+        ('!f() { ./x "$@"; }; f', ["./x"]), ("'x y/z' a", ["x y/z"]), ("less -R a/b", []), ("node a/b", ["a/b"]),
+        ("$HOME/x", []), ("https://x/y", []), ("code --wait", []), ('x/y "open', ["x/y"]), ("true", []),
+    ],
+)  # fmt: skip
+def test_the_programs_of_a_command_are_those_that_a_shell_would_run(command: str, programs: list[str]) -> None:
+    assert list(command_programs(command)) == programs
+
+
+@pytest.mark.parametrize(
+    ("path", "directory"),
+    [
+        ("node_modules/.bin/x", "node_modules"), ("a/.venv/bin/x", "a/.venv"), ("a/b", ""), ("node_modules_/x", ""),
+    ],
+)  # fmt: skip
+def test_what_package_managers_replace_is_known_by_its_name(path: str, directory: str) -> None:
+    assert package_directory(path) == directory
