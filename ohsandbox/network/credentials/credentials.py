@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ohsandbox.errors import UsageError
 from ohsandbox.network.addresses import HostNameError, is_local_name, normalized_host
 from ohsandbox.network.policy import HTTPS_PORT
+from ohsandbox.secrets.encodings import encodings_of
 from ohsandbox.secrets.vault import check_name, look_up
 from ohsandbox.text import did_you_mean
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 PLACEHOLDER = "ohsandbox-placeholder"
 """The value that the variables of a credential have in the sandbox."""
+MAX_ENCODED_BYTES = 8 * 1024
+"""Longest encoding of a value that is searched for in answers, of which this many bytes may be held back. Servers take
+heads of 8 to 64 KiB; hex and base64 of a token of 3,000 characters fit."""
 _FORM = re.compile(r",(bearer|header:[^,:]*|basic:[^,:]*)\Z")
 _HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _USER = re.compile(r"[A-Za-z0-9._@+-]{1,128}")
@@ -61,6 +65,11 @@ class Credential:
             pair = f"{self.form.removeprefix('basic:')}:{self.value}"
             return b"Basic " + base64.b64encode(pair.encode())
         return (f"Bearer {self.value}" if self.form == "bearer" else self.value).encode()
+
+    @property
+    def masked_values(self) -> dict[str, str]:
+        """What is masked in answers, by name: the value, and what the header has of it."""
+        return {self.name: self.value, f"{self.name} header": self.header_value.rpartition(b" ")[2].decode()}
 
 
 class _CredentialPlace(NamedTuple):
@@ -156,6 +165,12 @@ def parse_credentials(flags: Iterable[str], *, environ: Mapping[str, str] | None
                 for other_credential in credentials
             ):
                 raise UsageError(f"{credential.host!r} has two credentials. Leave one of them out.")
+            encodings = [one for value in credential.masked_values.values() for one in encodings_of(value)]
+            if (longest := max(map(len, encodings), default=0)) > MAX_ENCODED_BYTES:
+                raise UsageError(
+                    f"The value of the credential for {credential.host!r} cannot be masked in answers: one of its "
+                    f"encodings has {longest} bytes, and the limit is {MAX_ENCODED_BYTES}. Use a shorter value."
+                )
         credentials += parsed
     return tuple(credentials)
 

@@ -10,14 +10,15 @@ import asyncio
 import contextlib
 import ssl
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import h11
 
+from ohsandbox.network.credentials.echo_mask import HOLD_S, EchoMask, WebSocketMask
 from ohsandbox.network.credentials.request_rewriting import (
     CredentialRefusal,
-    EchoMask,
     answered,
+    masked_headers,
     outgoing,
     request_trailers,
 )
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from ohsandbox.network.credentials.credentials import Credential
 
     Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+T = TypeVar("T")
 
 _HANDSHAKE_S = 20.0
 """Time limit for one TLS handshake; on a slow connection it takes two seconds."""
@@ -57,11 +60,7 @@ class CredentialInterceptor:
         self._authority = authority
         self._upstream = upstream
         self._masker = Masker(
-            {f"{credential.name}": credential.value for credential in credentials}
-            | {
-                f"{credential.name} header": credential.header_value.rpartition(b" ")[2].decode()
-                for credential in credentials
-            }
+            {name: value for credential in credentials for name, value in credential.masked_values.items()}
         )
 
     def wants(self, host: str, port: int) -> bool:
@@ -179,15 +178,19 @@ class _Exchanges:
         self._masker = masker
         self._refused = refused
         self._upstream: _Side | None = None
+        self._waited_s = 0.0
+        """Seconds spent waiting for the host since bytes were last passed on because of that."""
 
     async def run(self) -> None:
         try:
             while await self._exchange():
                 self._sandbox.http.start_next_cycle()
         except h11.RemoteProtocolError as error:
-            await self._refuse(
-                CredentialRefusal(HTTPStatus(error.error_status_hint), "this is not HTTP/1.1 that could be passed on")
+            refusal = CredentialRefusal(
+                HTTPStatus(error.error_status_hint), "this is not HTTP/1.1 that could be passed on"
             )
+            with contextlib.suppress(OSError):  # the client may have gone
+                await self._refuse(refusal)
         except (OSError, TimeoutError, h11.LocalProtocolError):
             pass  # a side closed the connection, or an answer was incomplete: end this connection too
         finally:
@@ -263,9 +266,10 @@ class _Exchanges:
         began = False
         while True:
             try:
-                event = await self._from(upstream)
+                event = await self._while_holding(mask, lambda: self._from(upstream), self._give)
             except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
                 if began:
+                    await self._give(mask.flush())
                     raise ConnectionAbortedError("the answer broke off") from error
                 return CredentialRefusal(
                     HTTPStatus.BAD_GATEWAY, f"{self._to.host} gave no answer: {error or type(error).__name__}"
@@ -275,17 +279,17 @@ class _Exchanges:
                     event.status_code == HTTPStatus.SWITCHING_PROTOCOLS
                     or self._sandbox.http.their_http_version != b"1.0"
                 ):
-                    await self._sandbox.send(answered(event, mask))
+                    await self._sandbox.send(answered(event, self._masker))
                 if event.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
                     return True
             elif isinstance(event, h11.Response):
                 began = True
-                await self._sandbox.send(answered(event, mask))
+                await self._sandbox.send(answered(event, self._masker))
             elif isinstance(event, h11.Data):
                 await self._give(mask.feed(bytes(event.data)))
             else:
                 await self._give(mask.flush())
-                await self._sandbox.send(h11.EndOfMessage(headers=mask.headers(event.headers)))
+                await self._sandbox.send(h11.EndOfMessage(headers=masked_headers(event.headers, self._masker)))
                 return False
 
     async def _give(self, data: bytes) -> None:
@@ -297,21 +301,49 @@ class _Exchanges:
         async with asyncio.timeout(IDLE_S):
             return await side.next_event()
 
+    async def _while_holding(
+        self,
+        mask: EchoMask | WebSocketMask,
+        receive: Callable[[], Awaitable[T]],
+        give: Callable[[bytes], Awaitable[None]],
+    ) -> T:
+        """Return what `receive`, which may be cancelled, returns; give what mask has held back for long meanwhile.
+
+        Only the time spent here counts: a sandbox that does not read cannot make a value pass in two parts.
+        """
+        now = asyncio.get_running_loop().time
+        while mask.is_holding:
+            began = now()
+            try:
+                async with asyncio.timeout(max(0, HOLD_S - self._waited_s)) as limit:
+                    return await receive()
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+            finally:
+                self._waited_s += now() - began
+            self._waited_s = 0.0
+            await give(mask.tick())
+        return await receive()
+
     async def _splice(self, upstream: _Side) -> None:
         """Carry bytes in both directions until one side ends."""
-        mask = EchoMask(self._masker)
+        mask = WebSocketMask(self._masker)
 
-        async def carry(side: _Side, target: TlsStream, change: Callable[[bytes], bytes]) -> None:
-            data = side.http.trailing_data[0] or await side.stream.read()
+        async def requests() -> None:
+            data = self._sandbox.http.trailing_data[0] or await self._sandbox.stream.read()
             while data:
-                await target.write(change(data))
-                data = await side.stream.read()
+                await upstream.stream.write(data)
+                data = await self._sandbox.stream.read()
 
         async def answers() -> None:
-            await carry(upstream, self._sandbox.stream, mask.feed)
+            data = upstream.http.trailing_data[0] or await upstream.stream.read()
+            while data:
+                await self._sandbox.stream.write(mask.feed(data))
+                data = await self._while_holding(mask, upstream.stream.read, self._sandbox.stream.write)
             await self._sandbox.stream.write(mask.flush())
 
-        async with side_by_side(carry(self._sandbox, upstream.stream, bytes), answers()) as ways:
+        async with side_by_side(requests(), answers()) as ways:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
 
     async def _refuse(self, refusal: CredentialRefusal) -> None:

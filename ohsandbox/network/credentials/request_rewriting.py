@@ -1,4 +1,4 @@
-"""Rewriting of requests to a credential's host and of the answers: headers, and masking of the credential's value."""
+"""Rewriting of requests to a credential's host and of the answers: status lines and headers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import h11
+
+from ohsandbox.network.credentials.echo_mask import masked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,7 +77,7 @@ def request_trailers(trailers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def answered(
-    answer: h11.Response | h11.InformationalResponse, mask: EchoMask
+    answer: h11.Response | h11.InformationalResponse, masker: Masker
 ) -> h11.Response | h11.InformationalResponse:
     """Return the head of an answer for the sandbox."""
     headers = _passed(answer.headers)
@@ -84,7 +86,14 @@ def answered(
     if answer.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
         headers += [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
     kind = type(answer)
-    return kind(status_code=answer.status_code, headers=mask.headers(headers), reason=mask.whole(answer.reason))
+    return kind(
+        status_code=answer.status_code, headers=masked_headers(headers, masker), reason=masked(masker, answer.reason)
+    )
+
+
+def masked_headers(headers: Iterable[tuple[bytes, bytes]], masker: Masker) -> Headers:
+    """Return the headers of an answer with masked values."""
+    return [(name, masked(masker, value)) for name, value in headers]
 
 
 def _passed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -109,37 +118,3 @@ def _is_credential(name: bytes, own_header: bytes = b"") -> bool:
 def _is_websocket(request: h11.Request) -> bool:
     upgrade_headers = {name: value.lower() for name, value in request.headers if name in {b"connection", b"upgrade"}}
     return b"upgrade" in upgrade_headers.get(b"connection", b"") and upgrade_headers.get(b"upgrade") == b"websocket"
-
-
-class EchoMask:
-    """Replaces every form of the credentials in an answer by as many `*`.
-
-    It holds back a tail that may be the beginning of a value, at most as long as the longest form.
-    """
-
-    def __init__(self, masker: Masker) -> None:
-        self._masker = masker
-        self._held = b""
-
-    def whole(self, data: bytes) -> bytes:
-        """Return data with all values masked."""
-        masked = bytearray(data)
-        for start, _, end, _ in self._masker.spans(data):
-            masked[start:end] = b"*" * (end - start)
-        return bytes(masked)
-
-    def headers(self, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-        """Return the headers with masked values."""
-        return [(name, self.whole(value)) for name, value in headers]
-
-    def feed(self, data: bytes) -> bytes:
-        """Add data; return the masked bytes that can be passed on."""
-        data = self.whole(self._held + data)
-        upto = self._masker.whole_prefix(data)
-        self._held = data[upto:]
-        return data[:upto]
-
-    def flush(self) -> bytes:
-        """Return the bytes that were held back; the answer has ended."""
-        data, self._held = self._held, b""
-        return data

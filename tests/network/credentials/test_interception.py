@@ -8,7 +8,7 @@ import ssl
 
 import pytest
 
-from tests.network.credentials.tls_host import HOST, KEY, Inside, TlsHost, get, inside, read_answer, whole
+from tests.network.credentials.tls_host import HOST, KEY, Inside, TlsHost, frame, get, inside, read_answer, whole
 
 
 async def test_a_request_arrives_with_the_key_and_without_the_placeholder() -> None:
@@ -175,9 +175,10 @@ async def test_a_websocket_passes_in_both_directions() -> None:
         assert b"upgrade: websocket" in head
         assert b"authorization: bearer" in head
         assert b"extensions" not in head
-        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\nhello")
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n")
+        writer.write(frame(b"hello"))
         while data := await reader.read(100):
-            writer.write(data.upper())
+            writer.write(frame(data.upper()))
 
     async with inside(serve=serve) as (sandbox, _):
         reader, writer = await sandbox.connect()
@@ -186,9 +187,9 @@ async def test_a_websocket_passes_in_both_directions() -> None:
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
         assert head.startswith(b"HTTP/1.1 101")
         assert b"upgrade: websocket" in head.lower()
-        assert await asyncio.wait_for(reader.readexactly(5), 10) == b"hello"
+        assert await asyncio.wait_for(reader.readexactly(7), 10) == frame(b"hello")
         writer.write(b"frame")
-        assert await asyncio.wait_for(reader.readexactly(5), 10) == b"FRAME"
+        assert await asyncio.wait_for(reader.readexactly(7), 10) == frame(b"FRAME")
 
 
 async def test_http_1_0_is_served_and_ends_with_its_answer() -> None:

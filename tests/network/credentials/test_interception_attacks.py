@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.aio import counted_turns
-from tests.network.credentials.tls_host import HOST, KEY, Inside, TlsHost, get, inside, read_answer, whole
+from tests.network.credentials.tls_host import HOST, KEY, Inside, TlsHost, frame, get, inside, read_answer, whole
 
 
 @pytest.mark.parametrize(
@@ -243,18 +243,24 @@ async def test_an_echo_that_comes_byte_by_byte_is_masked() -> None:
     assert answer.endswith(b"<%s> sk-real-0 <%s>" % (stars, stars))
 
 
-async def test_an_echo_by_websocket_is_masked() -> None:
+async def test_an_echo_by_websocket_is_masked_and_a_message_waits_for_no_other() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n")
-        writer.write(head + b"!end" + KEY[:2].encode())
+        while await reader.read(1):
+            writer.write(frame(f"key {KEY}".encode()))
+            for piece in (frame(KEY[:5].encode(), final=False), frame(b"ping", 9), frame(KEY[5:].encode() + b".", 0)):
+                writer.write(piece)
 
+    stars = b"*" * len(KEY)
+    expected = frame(b"key " + stars) + frame(stars[:5], final=False) + frame(b"ping", 9) + frame(stars[5:] + b".", 0)
     async with inside(serve=serve) as (sandbox, _):
         reader, writer = await sandbox.connect()
         writer.write(get("/", "connection: Upgrade", "upgrade: websocket").encode())
-        answer = await asyncio.wait_for(reader.readuntil(b"!end"), 10)
-        assert await asyncio.wait_for(reader.read(), 10) == KEY[:2].encode()  # it was no beginning of an echo
-    assert b"Bearer " + b"*" * len(KEY) in answer
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        for _ in range(3):  # the host says no more until it is asked again
+            writer.write(b"?")
+            assert await asyncio.wait_for(reader.readexactly(len(expected)), 10) == expected
 
 
 async def test_the_host_is_asked_for_nothing_compressed() -> None:

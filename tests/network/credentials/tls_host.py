@@ -107,6 +107,14 @@ def whole(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:
     return f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n{headers}\r\n".encode() + body
 
 
+def frame(payload: bytes, opcode: int = 1, *, final: bool = True) -> bytes:
+    """A server's frame of a websocket."""
+    size = len(payload)
+    wide = 0 if size < 126 else 2 if size < 1 << 16 else 8
+    length = size.to_bytes(wide) if wide else b""
+    return bytes([0x80 * final | opcode, {0: size, 2: 126, 8: 127}[wide]]) + length + payload
+
+
 class Inside:
     """What stands in a sandbox: connections to the host that an interceptor serves."""
 
