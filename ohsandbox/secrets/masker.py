@@ -31,15 +31,24 @@ class Masker:
     `mask_cut` alone.
     """
 
-    def __init__(self, values: Mapping[str, str] | None = None) -> None:
-        """Search for values, given by name; one under 8 bytes is ignored."""
+    def __init__(self, values: Mapping[str, str] | None = None, *, hidden: Mapping[str, str] | None = None) -> None:
+        """Search for values and hidden ones, by name; one under 8 bytes is ignored.
+
+        Whoever chooses a text and reads it masked knows the values, and must learn no part of a hidden one: what
+        `mask_cut` and `mask_window` leave out depends on no part of it that is shorter than half.
+        """
+        values, hidden = values or {}, hidden or {}
         names: dict[bytes, str] = {}
-        for name, value in (values or {}).items():
+        for name, value in (*hidden.items(), *values.items()):
             names = {form.encode("utf-8", _TEXT): name for form in encodings_of(value)} | names
+        known = {form.encode("utf-8", _TEXT) for value in values.values() for form in encodings_of(value)}
         self._names = sorted(set(names.values()))
-        patterns = [Pattern(data, names[data]) for data in sorted(names, key=lambda data: (-len(data), data))]
-        split = {breaks: [one for one in patterns if one.may_break == breaks] for breaks in (False, True)}
-        self._indexes = [PatternIndex(found, breaks=breaks) for breaks, found in split.items() if found]
+        patterns = [
+            Pattern(data, names[data], is_hidden=data not in known)
+            for data in sorted(names, key=lambda data: (-len(data), data))
+        ]
+        self._indexes = _indexes(patterns)
+        self._known = _indexes([one for one in patterns if not one.is_hidden]) if hidden else self._indexes
 
     def __bool__(self) -> bool:
         return bool(self._indexes)
@@ -78,8 +87,15 @@ class Masker:
         return merged_spans(sorted(span for index in self._indexes for span in index.found(data)))
 
     def whole_prefix(self, data: bytes) -> int:
-        """Return the length of the prefix of data that later data cannot change; a value may begin after it."""
+        """Return the length of the prefix of data that later data cannot change; a value may begin after it.
+
+        It tells whoever chose data how much of a value it guessed: only a person or a file of this machine may see it.
+        """
         return min((index.beginning(data) for index in self._indexes), default=len(data))
+
+    def known_prefix(self, data: bytes) -> int:
+        """Return the same as `whole_prefix` for the values that are not hidden."""
+        return min((index.beginning(data) for index in self._known), default=len(data))
 
     def mask_window(self, text: str, *, after_gap: bool = False, before_gap: bool = False, cut: bool = False) -> str:
         """Return text that is a part of a longer one, masked, without pieces of values at its ends.
@@ -94,8 +110,8 @@ class Masker:
             cut: as in `mask_cut`.
         """
         raw = text.encode("utf-8", _TEXT)
-        first = self._end_of_value(raw) if after_gap else 0
-        last = self.whole_prefix(raw) if before_gap else len(raw)
+        first = _end_of_value(raw, self._known) if after_gap else 0
+        last = self.known_prefix(raw) if before_gap else len(raw)
         spans = self._cut_spans(raw) if cut else self.spans(raw)
         inside = [span for span in spans if span.end > first and span.start < last]
         moved = [
@@ -107,14 +123,20 @@ class Masker:
     def after_gap(self, text: str) -> str:
         """Return text without the end of a value at its beginning, since the text before it is missing."""
         raw = text.encode("utf-8", _TEXT)
-        return raw[self._end_of_value(raw) :].decode("utf-8", _TEXT)
-
-    def _end_of_value(self, raw: bytes) -> int:
-        return max((index.ending(raw) for index in self._indexes), default=0)
+        return raw[_end_of_value(raw, self._known) :].decode("utf-8", _TEXT)
 
     def _cut_spans(self, raw: bytes) -> list[Span]:
         found = merged_spans(sorted(span for index in self._indexes for span in index.found_cut(raw)))
         return [_at_characters(raw, span) for span in found]
+
+
+def _indexes(patterns: Sequence[Pattern]) -> list[PatternIndex]:
+    split = {breaks: [one for one in patterns if one.may_break == breaks] for breaks in (False, True)}
+    return [PatternIndex(some, breaks=breaks) for breaks, some in split.items() if some]
+
+
+def _end_of_value(raw: bytes, indexes: Sequence[PatternIndex]) -> int:
+    return max((index.ending(raw) for index in indexes), default=0)
 
 
 class StreamMasker:

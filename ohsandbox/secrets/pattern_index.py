@@ -26,6 +26,7 @@ _MAX_STRETCH = 2
 """A broken pattern spans at most this many times its length (hex in columns: 1.6); bounds what a stream holds back."""
 
 _KEPT = bytes(byte not in _SEPARATORS for byte in range(256))
+_TOKEN = bytes(byte for byte in range(128) if chr(byte).isalnum() or chr(byte) in "+/_-")
 _HEX = re.compile(rb"[0-9a-f]+|[0-9A-F]+")
 _ENCODED = re.compile(rb"[A-Za-z0-9+/_-]+")
 _BLOCK = 4096
@@ -39,6 +40,8 @@ class Pattern(NamedTuple):
 
     data: bytes
     name: str
+    is_hidden: bool = False
+    """Whether the reader of a masked text may not know it."""
 
     @property
     def may_break(self) -> bool:
@@ -185,16 +188,26 @@ def _span(haystack: _Haystack, at: int, pattern: Pattern) -> Span | None:
 
 
 def _grown(haystack: _Haystack, pattern: Pattern, half: bytes, offset: int) -> Iterator[Span]:
-    """Each half, at its offset in the pattern, with what else of the pattern stands around it."""
-    data = haystack.data
+    """Each half, at its offset in the pattern, with what else of the pattern stands around it.
+
+    Around half of a hidden pattern, letters and digits are taken for it: whether they belong to it must not show.
+    """
+    data, whole = haystack.data, haystack.whole
     before, after = pattern.data[:offset][::-1], pattern.data[offset + len(half) :]
     at, end = data.find(half), 0
     while at >= 0:
-        start = at - _shared(data[max(end, at - offset) : at][::-1], before)
-        end = at + len(half)
-        end += _shared(data[end : end + len(after)], after)
-        rank = -len(pattern.data) if end - start == len(pattern.data) else 0
-        yield Span(haystack.where(start), rank, haystack.where(end - 1) + 1, pattern.name)
+        if pattern.is_hidden:
+            end = at + len(half)
+            first, last = haystack.where(at), haystack.where(end - 1) + 1
+            left, right = whole[max(0, first - offset) : first], whole[last : last + len(after)]
+            first, last = first - len(left) + len(left.rstrip(_TOKEN)), last + len(right) - len(right.lstrip(_TOKEN))
+            yield Span(first, 0, last, pattern.name)
+        else:
+            start = at - _shared(data[max(end, at - offset) : at][::-1], before)
+            end = at + len(half)
+            end += _shared(data[end : end + len(after)], after)
+            rank = -len(pattern.data) if end - start == len(pattern.data) else 0
+            yield Span(haystack.where(start), rank, haystack.where(end - 1) + 1, pattern.name)
         at = data.find(half, end - len(half) + 1)
 
 

@@ -51,7 +51,7 @@ class Secrets:
         self._given = dict(given or {})
         self._hidden = dict(hidden or {})
         self._warnings: tuple[str, ...] = ()
-        self.masker = Masker({**self._hidden, **self._given})
+        self.masker = Masker(self._given, hidden=self._hidden)
 
     @classmethod
     def load(cls, references: Mapping[str, str], *, environ: Mapping[str, str] | None = None) -> Self:

@@ -257,3 +257,45 @@ def test_without_secrets_nothing_is_copied() -> None:
 
 def test_no_value_stands_in_a_repr() -> None:
     assert repr(Masker({"T": TOKEN})) == "Masker(T)"
+
+
+HIDDEN = "sk-ant-api03-8dKw0Pz4uEjB6yGh2XfNv7CqMi"
+ENCODED = sorted(encodings_of(HIDDEN))
+BROUGHT = st.lists(
+    st.one_of(
+        st.builds(
+            lambda form, start, size: form[start : start + min(size, (len(form) - 1) // 2 - 1)],
+            st.sampled_from(ENCODED), st.integers(0, 60), st.integers(1, 60),
+        ),
+        st.sampled_from(["\n", " ", "x", "sk-ant-api03-", "é"]),
+    ),
+    max_size=3,
+).map("|".join)  # fmt: skip
+
+
+@settings(max_examples=1000, deadline=None)
+@given(text=BROUGHT)
+def test_less_than_half_of_a_hidden_value_changes_nothing_of_what_a_model_reads(text: str) -> None:
+    masker, other = Masker(hidden={"K": HIDDEN}), Masker()
+    for gap in ({}, {"after_gap": True}, {"before_gap": True}, {"before_gap": True, "after_gap": True, "cut": True}):
+        assert masker.mask_window(text, **gap) == other.mask_window(text, **gap) == text
+    assert masker.mask_cut(text) == text
+
+
+@pytest.mark.parametrize("right", range(0, len(HIDDEN) // 2, 3))
+def test_around_half_of_a_hidden_value_a_right_guess_looks_like_a_wrong_one(right: int) -> None:
+    masker = Masker({"T": TOKEN}, hidden={"K": HIDDEN})
+    half = len(HIDDEN) // 2 + 1
+    guess = (HIDDEN[:half] + HIDDEN[half : half + right]).ljust(len(HIDDEN) - 1, "~") + " end"
+    wrong = (HIDDEN[:half] + "0" * right).ljust(len(HIDDEN) - 1, "~") + " end"
+    assert masker.mask_cut(guess) == masker.mask_cut(wrong)
+    assert masker.mask_cut(f"is {HIDDEN[:half]}\n{TOKEN[1:]}") == "is <secret:K>\n<secret:T>"
+
+
+def test_a_hidden_value_is_masked_wherever_it_stands_whole() -> None:
+    masker = Masker({"T": TOKEN}, hidden={"K": HIDDEN, "T": HIDDEN[::-1]})
+    for form in forms(HIDDEN).values():
+        assert "<secret:K>" in masker.mask(form)
+        assert masker.mask_cut(f"x {HIDDEN[::-1]} {form} y").startswith("x <secret:T> ")
+        assert HIDDEN[20:] not in masker.mask_cut(form)
+    assert in_pieces(masker, f"<{HIDDEN}>", [*range(40)]) == "<<secret:K>>"

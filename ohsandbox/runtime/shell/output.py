@@ -143,7 +143,7 @@ def _shown_bytes(data: bytes, masker: Masker | None) -> int:
     count = whole_prefix(data)
     if not masker:
         return count
-    upto = masker.whole_prefix(data[:count])
+    upto = masker.known_prefix(data[:count])
     # the end of one occurrence of a value may begin the next one
     return min([upto, *(span.start for span in masker.spans(data[:count]) if span.start < upto < span.end)])
 

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ohsandbox.runtime.shell.output import CAPTURE_BYTES, PENDING_BYTES, Capture, ListenerFailed, OutputRelay
+from ohsandbox.runtime.shell.output import (
+    CAPTURE_BYTES,
+    PENDING_BYTES,
+    Capture,
+    ListenerFailed,
+    OutputRelay,
+    printable_end,
+)
 from ohsandbox.runtime.shell.terminal import clean
+from ohsandbox.schema.execution import LAST_OUTPUT_BYTES
 from ohsandbox.secrets import Masker
 from ohsandbox.secrets.masker import placeholder
 
@@ -208,3 +216,16 @@ def test_what_the_listener_raises_is_told_with_it() -> None:
     with pytest.raises(ListenerFailed) as caught:
         relay.finish()
     assert isinstance(caught.value.error, KeyError)
+
+
+@pytest.mark.parametrize("guess", ["sk-ant-api03-Zx81", "sk-ant-api03-Zx82"])
+def test_a_poll_tells_nothing_of_a_hidden_value_that_the_command_guesses(guess: str) -> None:
+    capture = Capture(limit_bytes=100)
+    masker = Masker({"T": "a-known-value"}, hidden={"K": "sk-ant-api03-Zx81kQ0aVn72LmWq55TtPo39RsYb"})
+    capture.feed(f"is it {guess}".encode())
+    assert capture.read(final=False, masker=masker).text == f"is it {guess}"
+    for byte in f"{guess}{'.' * 64}{guess}{guess}".encode():
+        capture.feed(bytes([byte]))
+    assert capture.read(final=True, masker=masker).text == f"{guess}{'.' * (100 - 3 * len(guess))}{guess}{guess}"
+    text = f"{guess}\n".encode() * 600 + guess.encode()
+    assert printable_end(text[-LAST_OUTPUT_BYTES:], masker).endswith(f"\n{guess}")
