@@ -35,8 +35,12 @@ log = logging.getLogger(__name__)
 RECONNECT_S = 30.0
 """Seconds to wait for a stopped engine: a restart of dockerd took 5 s with ten containers."""
 _USER_FILES = ("/etc/passwd", "/etc/group")
-"""Engine 20.10 opens them on each start while it holds the container's lock: if one is a FIFO, neither inspect nor
-remove of that container ever returns."""
+"""The engine opens them on each start of a container or of a process in it. If one is a FIFO, engine 20.10 never comes
+back: from a container's start it holds that container's lock, so neither inspect nor remove returns."""
+_LOOK_TIMEOUT_S = 10.0
+"""Time limit of the request for the kind of a file, which takes 3 ms."""
+_DETACHED_TIMEOUT_S = 20.0
+"""Time limit of the start of a detached process: the engine answers once it runs, after 0.1 s, on a busy machine 3."""
 _LOSS_SHOWS_S = 2.0
 """Seconds within which an engine reports a killed container as such: some 10 ms after its execs have ended, on a busy
 machine over 300 ms."""
@@ -170,11 +174,27 @@ class Container:
         return loss or self.loss()
 
     def _starts_a_process(self) -> bool:
-        with contextlib.suppress(OhsandboxError), self.starting(), engine_errors(f"checking sandbox {self.name!r}"):
-            made = self.engine.api.exec_create(self.id, ["/bin/sh", "-c", ":"], stdout=False, stderr=False, workdir="/")
-            self.engine.api.exec_start(made["Id"], detach=True)
+        def create() -> str:
+            command = ["/bin/sh", "-c", ":"]
+            return str(self.engine.api.exec_create(self.id, command, stdout=False, stderr=False, workdir="/")["Id"])
+
+        with contextlib.suppress(OhsandboxError), engine_errors(f"checking sandbox {self.name!r}"):
+            self.start_detached(create)
             return True
         return False
+
+    def start_detached(self, create: Callable[[], str]) -> None:
+        """Start the exec that create makes, without its streams; return once it runs.
+
+        Raises:
+            SandboxUnavailable: the engine would wait for a file of the sandbox; create is not called then.
+        """
+        self.refuse_waiting_files("no process starts in it")
+        api = self.engine.api
+        with self.starting():
+            url = api._url("/exec/{0}/start", create())  # noqa: SLF001 - docker-py's own call has no time limit
+            data = {"Tty": False, "Detach": True}
+            api._result(api._post_json(url, data=data, timeout=_DETACHED_TIMEOUT_S))  # noqa: SLF001
 
     def start(self, *, image_id: str | None = None) -> None:
         """Start the container; raise SandboxUnavailable if the engine or the image cannot start it.
@@ -182,8 +202,7 @@ class Container:
         image_id is the image of a new container, whose files are still the image's: an image is checked only once.
         """
         if image_id is None or image_id not in _images_looked_at:
-            for path in _USER_FILES:
-                self._refuse_waiting(path)
+            self.refuse_waiting_files("it is not started")
         is_open = image_id is None and self._is_kept_from_network()
         if image_id is not None:
             _images_looked_at.add(image_id)
@@ -224,23 +243,31 @@ class Container:
         self.egress = self.egress._replace(allow=(), since=None)
         open_network.close(self.engine, open_network.owner_of(self.found or self.inspect()) or self.id)
 
-    def _refuse_waiting(self, path: str) -> None:
-        """Refuse a path that is, or leads to, a FIFO or a device, on which the engine's open would block: 3 ms."""
+    def refuse_waiting_files(self, consequence: str) -> None:
+        """Look at the files of the sandbox that the engine opens by name before it starts anything: 3 ms each.
+
+        Raises:
+            SandboxUnavailable: one is, or leads to, a FIFO or a device, on which the engine's open would block.
+        """
+        for path in _USER_FILES:
+            self._refuse_waiting(path, consequence)
+
+    def _refuse_waiting(self, path: str, consequence: str) -> None:
         api = self.engine.api
-        with engine_errors(f"starting sandbox {self.name!r}"):
+        with engine_errors(f"looking at {path} of sandbox {self.name!r}"):
             url = f"{api.base_url}/v{api.api_version}/containers/{self.id}/archive"
-            said = api.head(url, params={"path": path}, timeout=api.timeout)
+            said = api.head(url, params={"path": path}, timeout=_LOOK_TIMEOUT_S)
         try:
             fact = json.loads(base64.b64decode(said.headers.get(_STAT, "")))
             mode, target = int(fact["mode"]), str(fact.get("linkTarget") or "")
         except (ValueError, TypeError, KeyError):  # the path does not exist, or a proxy forbids the request
             return
         if mode & _GO_LINK and target not in ("", path):
-            self._refuse_waiting(target)  # the engine has already resolved all links
+            self._refuse_waiting(target, consequence)  # the engine has already resolved all links
         elif mode & _GO_WAITS:
             raise SandboxUnavailable(
-                f"Sandbox {self.name!r} is not started: its {path} is a FIFO or a device, and the engine would wait "
-                "for it forever.",
+                f"Sandbox {self.name!r}: {consequence}, since its {path} is a FIFO or a device, and the engine would "
+                "wait for it forever.",
                 remedy="Go back with `ohsandbox undo`, or use an image that has a file there.",
             )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import SandboxFileError, SandboxUnavailable
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 if TYPE_CHECKING:
@@ -348,7 +349,8 @@ def test_a_sandbox_whose_start_the_engine_would_wait_for_is_not_started_and_goes
     sandbox: Any, damage: str
 ) -> None:
     place = sandbox()
-    place.execute(damage)
+    with contextlib.closing(place.open_channel(["sh", "-c", f"{damage}; echo made"])) as channel:
+        assert channel.read()[0].data == b"made\n"
     place._sandbox.container.kill()
     with pytest.raises(SandboxUnavailable, match="is a FIFO or a device"):
         place.run(["true"])
@@ -356,6 +358,25 @@ def test_a_sandbox_whose_start_the_engine_would_wait_for_is_not_started_and_goes
     place.close()
     gone = subprocess.run(["docker", "inspect", name], capture_output=True, timeout=30, check=False)
     assert gone.returncode == 1
+
+
+@pytest.mark.parametrize("file", ["/etc/passwd", "/etc/group"])
+def test_a_process_whose_start_the_engine_would_wait_for_is_not_started_and_holds_no_checkpoint(
+    sandbox: Any, file: str
+) -> None:
+    place = sandbox()
+    shell = place.open_channel(["sh", "-c", f"rm {file}; mkfifo {file}; echo made; sleep 1000"])
+    assert shell.read()[0].data == b"made\n"
+    container = place._sandbox.container
+    processes = container.inspect()["ExecIDs"]
+    with pytest.raises(SandboxUnavailable, match=f"no process starts in it, since its {file} is a FIFO"):
+        shell.kill()
+    assert not container._starts_a_process()
+    assert container.inspect()["ExecIDs"] == processes, "the engine was asked for none"
+    with pytest.raises(SandboxUnavailable, match=f"no process starts in it, since its {file} is a FIFO"):
+        place.open_channel(["true"])
+    checkpoint_images.drop(place._sandbox.container.engine, place.checkpoint("with it").id)
+    shell.close()
 
 
 def test_an_image_whose_start_the_engine_would_wait_for_is_refused(image: Callable[..., str]) -> None:
