@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 IMAGES = ("debian", "nonroot", "busybox", "hostile")
-IN_DOCKER = (*IMAGES, "podman")
+SHELLS = tuple(f"shell-{name}" for name in ("dash", "bash", "mksh", "ksh93", "yash", "zsh", "busybox-1.35"))
+"""Images of `images/base/build shells`, whose /bin/sh is that shell and which have no other."""
+IN_DOCKER = (*IMAGES, *SHELLS, "podman")
 KNOWN_FAILURES: dict[tuple[str, str], str] = {
     ("busybox", "a_program_inherits_no_descriptor_of_ours"): "ash leaves its saved descriptors, 10 and up, to children",
 }
@@ -65,6 +67,9 @@ OF_AN_ENGINE = (run, sessions, trees, ports)
 OF_AN_IMAGE = (run, sessions, shell_state, files, trees, tools, ports)
 """Themes in which the settings of an image have a part, where its shell and programs are Debian's as well."""
 
+OF_A_SHELL = (run, sessions, shell_interactive, shell_output, shell_recovery, shell_state)
+"""Themes that each shell which can be a /bin/sh is asked: the others have no part of the shell's own."""
+
 OF_ITS_OWN = (run, sessions)
 """Of `FakeRuntime`, which is `CLIRuntime` but for its start and its end."""
 WHOLE = os.environ.get("OHSANDBOX_CONFORMANCE") == "all"
@@ -74,6 +79,7 @@ PARTS: dict[str, tuple[ModuleType, ...]] = {
     "ssh": OF_A_CONNECTION,
     "podman": OF_AN_ENGINE,
     "hostile": OF_AN_IMAGE,
+    **dict.fromkeys(SHELLS, OF_A_SHELL),
 }
 """Flavours that are asked a part of the cases: the rest is the code and the image of another flavour."""
 

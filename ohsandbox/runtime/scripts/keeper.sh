@@ -4,9 +4,9 @@
 # is killed together with its foreground processes, since nobody waits for them. Background jobs are kept, except those
 # started under `set +m`, which share the shell's process group. Without a container the terminal hangs up with the
 # host process, so the shell has usually exited before we look, and processes that ignore SIGHUP are kept.
-end() {
+end_shell() {
   read -r l <"/proc/$1/stat" || return 0
-  set -- "$1" ${l##*) }   # from $2 on: state, parent, group, session, terminal, the terminal's foreground group
+  set -- "$1" ${l##*") "}   # from $2 on: state, parent, group, session, terminal, the terminal's foreground group
   [ "$5" = "$1" ] || return 0
   kill -KILL "$1"   # proc(5), setsid(2): as a terminal's leader ends, its foreground group is sent SIGHUP
   sleep 2
@@ -18,7 +18,7 @@ umask 077
 mkdir "$1" && mkfifo "$1/in" "$1/out" || exit 98
 : >"$1/env"
 exec 3<>"$1/out" 4<>"$1/in"
-cat <&3 4>&- &
+{ exec cat <&3 4>&-; } &   # yash kills only its own child, without the exec
 cat >&4 3>&-
 kill $!
 exec 4>&-
@@ -30,6 +30,6 @@ if read -r p <"$1/pid" 2>/dev/null; then
     n=$((n + 1))
     sleep 0.1 2>/dev/null || sleep 1
   done
-  end "$p" 2>/dev/null
+  end_shell "$p" 2>/dev/null
 fi
 rm -rf "$1"

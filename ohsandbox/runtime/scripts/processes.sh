@@ -5,7 +5,7 @@
 # ohs_stat PID: that line in $ohs_line; fails when the process is gone.
 ohs_stat() {
   read -r ohs_line <"/proc/$1/stat" || return
-  ohs_line=${ohs_line##*) }
+  ohs_line=${ohs_line##*") "}
 } 2>/dev/null
 
 # ohs_reads PID TTY: whether the process is blocked reading that terminal.

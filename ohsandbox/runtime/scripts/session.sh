@@ -4,10 +4,13 @@
 exec 9>&-
 PS1= PS2=
 unset PROMPT_COMMAND PS0 HISTFILE
-set +H 2>/dev/null
-# ash takes SIGCHLD for the end of its input and would exit
-[ "$BASH_VERSION" ] || set -o ignoreeof 2>/dev/null
-set +o history 2>/dev/null
+# ash takes SIGCHLD for the end of its input and would exit. An error of `set` in an interactive dash would discard the
+# lines that it has read ahead; `command` makes it an ordinary error (POSIX, 2.8.1).
+if [ "$BASH_VERSION" ]; then set +H +o history; history -c; else command set -o ignoreeof; fi 2>/dev/null
+# Elsewhere no function can take the name of a special builtin, and below `command eval` an error in a subshell of
+# busybox's ash (1.35, 1.37) never returns
+ohs_eval='\eval' ohs_v=   # no alias, either
+[ -z "$BASH_VERSION" ] || ohs_eval='command eval'
 ohs_tty=$OHSANDBOX_TTY ohs_s=0 ohs_w=kept ohs_done=
 unset OHSANDBOX_TTY
 # prints the environment for a successor of this shell; the host excludes secrets
@@ -15,6 +18,9 @@ ohs_save="command export -p"
 ohs_last() { return "$1"; }
 # no prompts: nobody sees them, and the commands in them would run before each of our lines
 ohs_plain='PS1= PS2=; command unset -v PROMPT_COMMAND PS0 || :'
+# `set -o vi` below `eval` crashes a bash without line editing (5.2): its input becomes the line editor's, while the text
+# of eval is still read. Within a file that bash sources, it only notes the option.
+ohs_source='command printf "%s\n" "command eval \"\$ohs_c\"" >|"$ohs_dir/source" && command . "$ohs_dir/source"'
 # the environment is saved before the report, so that a shell killed right after the report has lost nothing
 ohs_tell='command eval "$ohs_save" >|"$ohs_dir/env"
   command printf "%s %s %s %s %s %s\000" "$ohs_n" "$ohs_s" "$ohs_w" "${!:-0}" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
@@ -24,10 +30,10 @@ ohs_greet='{ command printf "%s 0 kept %s %s %s\000" "$ohs_n" "$$" "${BASH_VERSI
 ohs_run='{ [ -d "$PWD" ] || { ohs_w=lost; command cd -- "$ohs_home" || command cd /; }
   command ulimit -S -m "$ohs_m" || :
   command printf "\033]7117;%s;begin\007" "$ohs_n" >"$ohs_tty"; ohs_last "$ohs_s"; } 2>/dev/null
-{ command eval "$ohs_c" <"$ohs_tty" >"$ohs_tty" 2>&1; ohs_s=$?; } 2>/dev/null
+{ '"$ohs_eval"' "${ohs_v:-$ohs_c}" <"$ohs_tty" >"$ohs_tty" 2>&1; ohs_s=$?; } 2>/dev/null
 { command printf "\033]7117;%s;end\007" "$ohs_n" >"$ohs_tty"; command eval "$ohs_tell"; } 2>/dev/null'
 # with an EXIT trap set: a shell that exits undoes a command's redirection first, so the trap prints to our stdout
-ohs_trapped='exec >"$ohs_tty" 2>&1; { command eval "$ohs_run"; } >/dev/null 2>&1; exec >/dev/null 2>&1'
+ohs_trapped='exec >"$ohs_tty" 2>&1; { '"$ohs_eval"' "$ohs_run"; } >/dev/null 2>&1; exec >/dev/null 2>&1'
 ohs_late='{ ohs_l=$?; case $ohs_done in "$ohs_n") ;; *) ohs_s=$ohs_l
   command printf "\033]7117;%s;end\007" "$ohs_n" >"$ohs_tty"; command eval "$ohs_tell" ;; esac; } 2>/dev/null'
 trap '{ ohs_s=$? ohs_w=left; command eval "$ohs_tell"; } 2>/dev/null' EXIT

@@ -67,6 +67,9 @@ _EXIT = re.compile(r"\b(?:EXIT|0)\b")
 _FAREWELL = FAREWELL.decode()
 """The text that bash prints when it exits; the output of an EXIT trap follows it."""
 
+_LINE_EDITING = re.compile(r"\b(?:set|shopt)\b[^\n]*\b(?:vi|emacs)\b")
+"""A command that may turn on line editing, which bash has to execute as a sourced file (session.sh: ohs_source)."""
+
 _LATE = 'command eval "$ohs_late"'
 """When an interrupt or an error makes an interactive shell abandon its line, it reads this next line, which sends the
 missing report. bash reads a pipe byte by byte, so it gets this line directly after each command. dash and ash read
@@ -237,7 +240,10 @@ class ShellSession:
         command = call.command
         if self._on_overflow:
             call.capture = Capture(on_overflow=self._on_overflow(call.nonce))
-        quoted = self._quote(by_file or call.text or command)
+        text = call.text or command
+        if self._bash and (len(text) - len(text.rstrip("\\"))) % 2:
+            text += "\\"  # below two evals, bash would join the last line with what we run after the command
+        quoted = self._quote(by_file or text)
         if by_file:
             quoted = self._own('"$(cat %s;echo .)";ohs_c=${ohs_c%%.}') % quoted
         with self.changed:
@@ -245,10 +251,12 @@ class ShellSession:
         if (trap := command.find("trap")) >= 0 and _EXIT.search(command, trap):
             self._exit_trap = True
         run = "$ohs_trapped" if self._exit_trap else "$ohs_run"
-        begin = self._own("ohs_n=%s;ohs_m=%d;ohs_c=%s\n") % (call.nonce.encode(), call.limit_kib, quoted)
+        source = self._own("$ohs_source") if self._bash and _LINE_EDITING.search(command) else b""
+        begin = self._own("ohs_n=%s;ohs_m=%d;ohs_c=%s;ohs_v=") % (call.nonce.encode(), call.limit_kib, quoted)
         variables = exports(call.env, newline=self._own("ohs_nl"))
         late = self._late() if self._bash else b""
-        self._keeper.write(variables + begin + self._own(f'command eval "{run}"\n') + late)
+        evaluate = "command eval" if self._bash else "\\eval"  # as in session.sh
+        self._keeper.write(variables + begin + source + self._own(f'\n{evaluate} "{run}"\n') + late)
 
     @property
     def traps_exit(self) -> bool:

@@ -104,7 +104,7 @@ def umask_options_and_positional_words_are_kept(shell: Session) -> None:
 
 def jobs_are_kept_and_numbered_as_the_user_expects(shell: Session) -> None:
     shell("sleep 60 &")
-    assert shell("jobs | grep -c sleep").output == "1\n"
+    assert shell("jobs").output.count("sleep") == 1
     assert shell("kill %1; wait %1 2>/dev/null; jobs >/dev/null; kill -0 $! 2>/dev/null || echo gone"
                  ).output.endswith("gone\n")  # fmt: skip
 
@@ -141,6 +141,50 @@ def a_missing_program_is_127_and_one_that_cannot_run_126(shell: Session) -> None
     assert missing.exit_code == 127
     assert "not found" in missing.output
     assert shell("/etc/passwd").exit_code == 126
+
+
+def an_error_in_a_part_of_a_command_ends_that_part_only(shell: Session) -> None:
+    shell("printf 'false\\n' >fails.sh")
+    for part in (
+        "x=$(echo ${NO_NAME:?})",
+        "(. ./no-such-file)",
+        "n=$(echo $((1 / 0)))",
+        "(. ./fails.sh && echo unreached)",
+        "x=$(cat ${NO_NAME:?})",
+        "echo line | while read line; do echo ${NO_NAME:?}; done",
+        "(readonly NO_CHANGE=1; NO_CHANGE=2; exit 3)",
+    ):
+        with soon():
+            observation = shell(f"{part}; echo after")
+        assert observation.output.endswith("after\n"), part
+        assert observation.exit_code == 0, part
+
+
+def an_error_of_a_special_builtin_loses_nothing_of_the_shell(shell: Session) -> None:
+    shell("kept=yes; f() { echo function; }")
+    for command in ("shift 99", "set -o no-such-option", "export 1x=2", ". ./no-such-file", "echo ${NO_NAME:?}"):
+        with soon():
+            shell(command)
+        assert shell("echo $kept; f").output == "yes\nfunction\n", command
+
+
+def line_editing_options_leave_the_shell_alive(shell: Session) -> None:
+    shell("kept=yes")
+    for command in ("set -o vi; echo set", "eval 'set -o vi'; echo set", "set +o vi; echo set"):
+        assert shell(command).output.endswith("set\n"), command
+    assert shell("echo $kept").output == "yes\n"
+
+
+def a_command_may_end_in_a_backslash(shell: Session) -> None:
+    for command in ("echo one \\", "echo two; echo one \\"):
+        observation = shell(command)
+        assert observation.exit_code == 0, command
+        assert "one" in observation.output
+
+
+@needs("bash")
+def the_history_holds_nothing_of_ours(shell: Session) -> None:
+    assert "ohs" not in shell("history").output
 
 
 def a_comment_is_a_command_that_succeeds(shell: Session) -> None:
