@@ -35,6 +35,7 @@ _PACKAGES = frozenset({"node_modules", ".venv", "venv", ".tox", ".nox", "site-pa
 _INTERPRETERS = re.compile(r"(?:ba|da|z|k)?sh|\.|source|(?:python|pypy|node|perl|ruby|php|deno|bun|lua)[0-9.]*|pwsh")
 _WRAPPERS = frozenset({"exec", "env", "command", "nice", "time", "sudo", "!", "if", "then", "else", "do", "while", "{"})
 _WORD = re.compile(r"[^\s'\"=;|&()<>`$]+")
+_MODULE = re.compile(r"\s-m\s*([A-Za-z_][\w.]*)")
 _NO_PATH = re.compile(r"[-$%*?{}`]|.*[$%*?`\n]|[A-Za-z][\w+.-]*:")
 """Options, patterns, placeholders and URLs: words that are no paths as they stand."""
 
@@ -68,6 +69,8 @@ class NamedPath(NamedTuple):
     """COMMAND, DIRECTORY or FILE."""
     reason: str
     """The setting, such as "core.hooksPath = .githooks", or the hook."""
+    may_be_created: bool = True
+    """Whether a file that fails may stand there while it is missing; otherwise a program would take it for its own."""
 
 
 def repositories(
@@ -111,6 +114,7 @@ def named_paths(workspace: str, found: Iterable[Repository]) -> list[NamedPath]:
     if not any(f"{workspace}/".startswith(f"{tree}/") for tree in everywhere):
         everywhere.append(workspace)  # outside of a repository, git runs programs where it was started
     for file, setting in _person_settings():
+        names.add_link(Names.FILE, file)
         names.add(setting, os.path.dirname(file), everywhere)
     for kind, variables in ENVIRONMENT.items():
         for variable in variables:
@@ -118,8 +122,10 @@ def named_paths(workspace: str, found: Iterable[Repository]) -> list[NamedPath]:
                 names.add_value(kind, variable, value, everywhere)
     for repository in found:
         common = _common_directory(repository.directory)
+        names.add_link(Names.DIRECTORY, f"{common}/hooks")
         # a worktree's part has no hooks of its own, and its trees are bases for what the repository's settings name
         for file in (f"{common}/config", f"{repository.directory}/config.worktree"):
+            names.add_link(Names.FILE, file)
             for source, setting in _with_includes(file):
                 names.add(setting, os.path.dirname(source), repository.trees)
         names.add_hooks(f"{common}/hooks", repository.trees)
@@ -149,6 +155,11 @@ class _Names:
         elif kind is not Names.NOTHING:
             self.add_value(kind, name, setting.value, trees)
 
+    def add_link(self, kind: Names, place: str) -> None:
+        """Add where a file or directory of git outside of the workspace leads, if that is in the workspace."""
+        if not os.path.normpath(place).startswith(f"{self.workspace}/"):
+            self.paths += [NamedPath(path, kind, f"{place!r} leads there") for path in self._below(place)]
+
     def add_value(self, kind: Names, name: str, value: str, trees: Iterable[str]) -> None:
         """Add what a value names, relative to each of the directories."""
         reason = f"{name} = {value}"
@@ -171,6 +182,7 @@ class _Names:
             for path in _absolute(word, trees):
                 if word in programs or os.path.isfile(path):
                     self.paths += [NamedPath(inner, Names.COMMAND, reason) for inner in self._below(path) if inner]
+        self._add_modules(value, reason, trees)
 
     def add_hooks(self, directory: str, trees: Iterable[str]) -> None:
         """Add the targets of hooks that are links, and the executable files that scripts among the hooks name."""
@@ -186,10 +198,21 @@ class _Names:
                 self.paths += [NamedPath(path, Names.COMMAND, reason) for path in self._below(hook) if path]
             text = _read(hook)
             if text.startswith("#!"):
+                self._add_modules(text, reason, trees)
                 for word in set(_WORD.findall(text)):
                     for path in _absolute(word, trees):
                         if os.path.isfile(path) and os.access(path, os.X_OK):
                             self.paths += [NamedPath(one, Names.COMMAND, reason) for one in self._below(path) if one]
+
+    def _add_modules(self, text: str, reason: str, trees: Iterable[str]) -> None:
+        """Add the files by which a tree would provide a module that `python -m` runs: it looks there first."""
+        for module in set(_MODULE.findall(text)) if "python" in text.lower() else ():
+            path = module.replace(".", "/")
+            for name in (f"{path}.py", f"{path}/__init__.py", f"{path}/__main__.py"):
+                for place in _absolute(name, trees):
+                    self.paths += [
+                        NamedPath(inner, Names.COMMAND, reason, may_be_created=False) for inner in self._below(place)
+                    ]
 
     def _below(self, path: str, *, holds_workspace: bool = False) -> set[str]:
         """Return a path as paths below the workspace: as it is written, and with its links resolved."""
@@ -237,7 +260,7 @@ def command_programs(text: str) -> Iterator[str]:
                 yield word
         elif is_script and " " in word:  # sh -c 'tools/x %A'
             yield from command_programs(word)
-        elif is_script and not word.startswith("-"):
+        elif is_script and (word.startswith("-m") or not word.startswith("-")):  # -m: a module of Python
             is_script = False
             if not _NO_PATH.match(word):
                 yield word

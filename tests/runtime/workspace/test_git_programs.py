@@ -106,6 +106,28 @@ def test_a_path_through_a_link_counts_as_written_and_as_it_leads(workspace: Path
     assert named(workspace, "[core]\npager = workspace/link\n") == {"link": Names.COMMAND, "there": Names.COMMAND}
 
 
+def test_configuration_and_hooks_that_are_links_into_the_workspace_count(workspace: Path, tmp_path: Path) -> None:
+    (tmp_path / "home" / ".config").mkdir()
+    (tmp_path / "home" / ".config" / "git").symlink_to(workspace / "dotfiles")
+    (workspace / "dotfiles").mkdir()
+    (workspace / "dotfiles" / "config").write_text("[core]\npager = less\n")
+    (workspace.parent / ".git" / "hooks").rmdir()
+    (workspace.parent / ".git" / "hooks").symlink_to("../workspace/hooks")
+    assert named(workspace) == {"dotfiles/config": Names.FILE, "hooks": Names.DIRECTORY}
+
+
+def test_a_module_that_python_runs_may_be_in_the_tree_where_no_file_may_stand_for_it(workspace: Path) -> None:
+    config = workspace.parent / ".git" / "config"
+    config.write_text(f'[core]\nworktree = {workspace}\n[filter "x"]\nclean = "/usr/bin/python3 -m strip.it"\n')
+    (workspace.parent / ".git" / "hooks" / "pre-commit").write_text('#!/bin/sh\nexec "$PYTHON" -mstrip\n')
+    found = named_paths(str(workspace), git_programs.repositories(str(workspace), [], {}))
+    assert {name.path for name in found} == {
+        "strip.py", "strip/__init__.py", "strip/__main__.py",
+        "strip/it.py", "strip/it/__init__.py", "strip/it/__main__.py",
+    }  # fmt: skip
+    assert not any(name.may_be_created for name in found)
+
+
 def test_settings_that_cannot_be_read_hold_nothing_up(workspace: Path) -> None:
     os.mkfifo(workspace.parent / "fifo")
     assert named(workspace, "[include]\npath = ../fifo\npath = /dev/zero\npath = config\n") == {}

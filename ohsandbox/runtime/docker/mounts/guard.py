@@ -306,14 +306,14 @@ class _MountPlan:
     def _lock_named(self, used: Iterable[str], beside: Sequence[str]) -> None:
         """Lock what git reads or runs by settings and hooks; what is missing is created, so that the sandbox cannot.
 
-        Left to the report after the run: packages, whose directories package managers replace, and programs behind a
-        link, over which nothing can be mounted.
+        Left to the report after the run: packages, whose directories package managers replace, programs behind a link,
+        over which nothing can be mounted, and missing modules of Python, in whose place no file may stand.
         """
         repositories = [*git_programs.repositories(self.root, used, self._pointers)]
         for directory in beside:
             own = [".git"] if Path(directory, ".git").is_dir() else []
             repositories += git_programs.repositories(directory, own, {})
-        for path, names, reason in git_programs.named_paths(self.root, repositories):
+        for path, names, reason, may_be_created in git_programs.named_paths(self.root, repositories):
             if not path:
                 raise UsageError(
                     f"The workspace {self.root!r} is refused: git on this machine runs what is in it ({reason}).",
@@ -327,7 +327,7 @@ class _MountPlan:
                 is_there = _make(self.root, path, git_programs.HELD_FILE)
             else:
                 is_there = (kind := _kind(self.root, path)) == "file"
-                if not kind:
+                if not kind and may_be_created:
                     with contextlib.suppress(UsageError):  # ignored: a directory above is a link or a file
                         is_there = _make(self.root, path, git_programs.HELD_PROGRAM)
             if is_there:

@@ -621,6 +621,19 @@ def test_what_git_runs_from_a_directory_of_packages_is_told_first_and_packages_c
     assert runtime.workspace_changes().changes == ()
 
 
+@pytest.mark.docker
+def test_a_module_in_the_tree_that_git_would_run_is_told_first(sandbox: Any, sh: Any, project: Path) -> None:
+    host_git(project, "config", "filter.x.clean", "python3 -m strip")
+    runtime = sandbox("ohsandbox-base:busybox", workspace=project)
+    sh(runtime, "touch x strip.py; chmod +x x; echo '* filter=x' > .gitattributes")
+    sh(runtime, f"echo 'import os; os.system(\"{MAKE_CANARY}\")' > strip.py")
+    worst = runtime.workspace_changes().changes[0]
+    host_git(project, "add", "-A", check=False)
+    assert (project / "canary-ran").exists()
+    assert (worst.kind, worst.path) == (ChangeKind.RUNS_BY_GIT, "strip.py")
+    assert worst.detail == "filter.x.clean = python3 -m strip"
+
+
 def test_what_a_repository_beside_the_workspace_names_in_it_is_guarded(project: Path) -> None:
     host_git(project.parent / "other", "config", "core.hooksPath", f"{project}/shared")
     assert locked("shared") not in guard(str(project), "guarded")
