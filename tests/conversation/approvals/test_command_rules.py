@@ -34,6 +34,7 @@ HIGH = [
     "chmod -R 777 /", "chmod u+s a", "chmod 4755 a", "chown -R me /usr", "mv / /tmp", "mv ~/x .",
     "dd if=/dev/zero of=/dev/sda", "mkfs.ext4 /dev/sda", ":(){ :|:& };:", "kill -9 -1", "reboot", "init 0", "mount x y",
     "docker run -v /:/h x", "docker run --privileged x", "curl --unix-socket /var/run/docker.sock x", "iptables -F",
+    "kill 123", "eval $x", "pkill x",
     "npm publish", "twine upload d", "kubectl delete pod x", "psql -c 'drop table x'", "history -c",
     "python -c 'import os; os.system(\"rm -rf /\")'", "$CMD -rf /",
 ]  # fmt: skip
@@ -41,12 +42,12 @@ MEDIUM = [
     "rm -rf build", "find . -name x -delete", "find . -exec rm {} \\;", "xargs rm < l", "pip install x",
     "apt-get install -y x",
     "curl http://x", "wget x", "git reset --hard", "git clean -fd", "git branch -D x", "echo a | python3",
-    "eval $x", "pkill x", "docker system prune",
+    "docker system prune",
 ]  # fmt: skip
 NOTHING = [
     "", "ls -la", "rm file.txt", "git status", "git commit -m 'push --force later'", "grep -rn foo . | head",
     "make > /dev/null 2>&1", "python -m pytest 2>&1 | tail -5", "cat > a.txt <<'EOF'\nit's here\nEOF", "chmod +x a.sh",
-    "kill 123", "sed -i s/a/b/ x.py", "cp a b", "mkdir -p /tmp/x", "mv a /tmp/b", "cat id_rsa.pub", "cat /etc/hosts",
+    "kill %1", "sed -i s/a/b/ x.py", "cp a b", "mkdir -p /tmp/x", "mv a /tmp/b", "cat id_rsa.pub", "cat /etc/hosts",
     "echo ok >&2", "find . -name '*.py' -exec grep x {} +",
     "cd /workspace/src",
     "echo a > out.txt", "touch /workspace/x", "tar xf a.tgz", "docker ps", "for i in 1 2; do echo $i; done",
@@ -219,3 +220,21 @@ def test_without_the_parser_every_command_is_high(monkeypatch: pytest.MonkeyPatc
     [finding] = command_findings("ls", workdir="/workspace")
     assert finding.risk == "HIGH"
     assert "shfmt cannot be started" in finding.what
+
+
+DAILY = [
+    line.replace("\\n", "\n")
+    for line in Path(__file__).with_name("daily_commands.txt").read_text().splitlines()
+    if not line.startswith("# ")
+]
+
+
+def test_of_daily_work_at_most_8_percent_ask_under_risky() -> None:
+    assert len(DAILY) > 200
+    asking = [command for command in DAILY if risk_of(command) == "HIGH"]
+    assert len(asking) <= 0.08 * len(DAILY), asking
+
+
+def test_of_daily_work_at_most_15_percent_ask_under_medium() -> None:
+    asking = [command for command in DAILY if risk_of(command)]
+    assert len(asking) <= 0.15 * len(DAILY), asking

@@ -10,21 +10,23 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 from ohsandbox.conversation.approvals.rules import Finding, names, quoted
+from ohsandbox.conversation.approvals.rules.foreign_code import is_harmless
 from ohsandbox.conversation.approvals.rules.git import inner_words
-from ohsandbox.conversation.approvals.rules.known_programs import DEVELOPMENT, HARMLESS
+from ohsandbox.conversation.approvals.rules.known_programs import arguments_of, usage_of
 from ohsandbox.conversation.approvals.rules.network import DOWNLOADERS
 from ohsandbox.conversation.approvals.rules.paths import is_inside, secret_findings
-from ohsandbox.conversation.approvals.rules.programs import is_known, simple_findings
+from ohsandbox.conversation.approvals.rules.programs import is_ruled, simple_findings
 from ohsandbox.conversation.approvals.rules.python_code import read_cell, read_python
 from ohsandbox.conversation.approvals.rules.shell_syntax import (
-    COMPUTED,
     MAX_CHARS,
     SimpleCommand,
     UnreadableError,
     basename,
     parse_commands,
 )
+from ohsandbox.conversation.approvals.rules.shell_words import COMPUTED
 from ohsandbox.conversation.approvals.rules.variables import RUN_BY_SHELL, command_variables
+from ohsandbox.conversation.approvals.rules.words import read_findings, word_findings
 from ohsandbox.conversation.approvals.rules.wrappers import (
     MAX_WRAPPED,
     PYTHONS,
@@ -32,7 +34,6 @@ from ohsandbox.conversation.approvals.rules.wrappers import (
     hazards_in,
     inner_of,
     is_interpreter,
-    is_wrapper,
     script_of,
 )
 
@@ -62,12 +63,14 @@ _FOREIGN = (_DECODERS | DOWNLOADERS) - names("printf sed awk cut tr")
 _EVALUATING = names("eval source . trap alias")
 _SMALL_LANGUAGES = names("awk gawk mawk nawk sed gsed make sqlite3 psql mysql")
 _SENDING = names("nc ncat netcat socat telnet curl wget mail sendmail ssh xh dig nslookup")
-_MODULES_THAT_RUN = names(
-    "http.server smtpd smtplib telnetlib webbrowser ftplib code pty pdb runpy ensurepip idlelib asyncio sqlite3"
-)
 _PLAIN_SOURCES = names("cat echo printf yes true")
 _SAYS_VERSION = {("--version",), ("-V",), ("--help",), ("-v",), ("-h",)}
 _MAX_FILES = 1000
+
+_INSTALLED = re.compile(
+    r"/(?:usr/|opt/|nix/)?(?:local/)?s?bin/[^/]+$|/(?:opt|nix|snap)/|(?:~|\$HOME|/root|/home/\w+)/(?:\.\w+|go|\.local)/bin/[^/]+$"
+)
+"""Paths of installed programs."""
 
 # fmt: off
 _PATTERNS: tuple[tuple[re.Pattern[str], Finding], ...] = (
@@ -153,11 +156,12 @@ class _Rules:
             self.note(Finding("HIGH", "It has more texts in texts than the rules read."))
             return
         try:
-            commands, functions = parse_commands(text, cwd=cwd, variables=variables)
+            commands, functions, arithmetic = parse_commands(text, cwd=cwd, variables=variables)
         except UnreadableError as error:
             self.note(Finding(self._unreadable, f"The rules cannot read the command: {error}."))
             return
-        for name in sorted(functions & (HARMLESS | DEVELOPMENT)):
+        self.note(*arithmetic)
+        for name in sorted(filter(usage_of, functions)):
             self.note(Finding("MEDIUM", f"Gives the name {quoted(name)} another meaning."))
         for command in commands:
             self.command(command, functions, depth)
@@ -173,6 +177,7 @@ class _Rules:
     def command(self, command: SimpleCommand, functions: frozenset[str], depth: int) -> None:
         """Check one command and the commands that it runs."""
         self.note(*simple_findings(command, workdir=self._workdir))
+        self.note(*read_findings(command.inputs))
         self._work += 1
         if self._work > _MAX_WORK:
             self.note(Finding("HIGH", f"It runs more than {_MAX_WORK} commands, which the rules do not read."))
@@ -180,19 +185,15 @@ class _Rules:
         self._place_in_text(command)
         for value in command_variables(command):
             self.shell(value, cwd=command.cwd, depth=depth + 1)
-        # a workspace file runs unchecked, as tests do; one that the text wrote is checked
-        is_file = "/" in command.path and not command.computes
-        if (
-            command.program
-            and command.program not in functions
-            and not is_known(command)
-            and not (is_file and self._script(command.path, command))
-        ):
-            self._unknown(command, depth)
-        elif command.program in functions or command.program in DEVELOPMENT or is_wrapper(command.program):
-            self._each(hazards_in(command), depth)
+        if command.program.startswith("python -m ") and usage_of(command.program) is None:
+            module = command.program.removeprefix("python -m ")
+            if usage_of(module) is not None:
+                self.command(command.running([module, *command.arguments]), functions, depth)
+                return
+        if command.program:
+            self._program(command, functions, depth)
         if is_interpreter(command.program):
-            self._interpreter(command, depth)
+            self._interpreter(command)
         elif command.program in _SMALL_LANGUAGES:
             self._small_language(command, depth)
         if words := inner_words(command) if command.program == "git" else []:
@@ -200,6 +201,29 @@ class _Rules:
         for inner in inner_of(command):
             self._inner(inner, command, functions, depth)
         self._keep_files(command)
+
+    def _program(self, command: SimpleCommand, functions: frozenset[str], depth: int) -> None:
+        """Check what the program is, and its words by the table."""
+        if command.computes:
+            self.note(Finding("HIGH", f"The program itself is computed: {quoted(command.path)}."))
+            return
+        is_file = "/" in command.path
+        # a workspace file runs unchecked, as tests do; one that the text wrote is checked
+        if command.program in functions or (is_file and self._script(command.path, command)):
+            self._each(hazards_in(command), depth)
+            return
+        arguments = arguments_of(command)
+        self.note(*word_findings(command, arguments, workdir=self._workdir))
+        if is_file and not _INSTALLED.match(command.path):
+            self.note(Finding("MEDIUM", f"Runs {quoted(command.path)}, which is not a file of the workspace."))
+        if arguments.usage is None and not is_ruled(command.program):
+            self.note(Finding("MEDIUM", f"The rules do not know {quoted(command.program)}."))
+            if command.stdin is not None or command.fed:
+                self.note(
+                    Finding("HIGH", f"Gives {command.program}, which the rules do not know, a text that it may run.")
+                )
+        if arguments.usage is None or any(arguments.of_kind("asks", "command")):
+            self._each(hazards_in(command), depth)
 
     def _small_language(self, command: SimpleCommand, depth: int) -> None:
         """Check scripts for sed, awk and similar programs, which can run commands."""
@@ -215,12 +239,14 @@ class _Rules:
                 self.note(Finding("HIGH", "It has more programs that run programs than the rules read."))
             else:
                 self.command(inner.command, functions, depth)
+        elif any(word and word in inner.text for word in outer.computed):
+            self.note(Finding("HIGH", f"Runs a text that the shell computes ({outer.program})."))
         elif inner.language == "shell":
             self._shell_inside(inner.text, outer, depth)
         elif inner.language == "python":
             self.code(read_python(inner.text), inner.text, like=outer, depth=depth)
-        else:
-            self.note(Finding("MEDIUM", f"Code for {outer.program}, which the rules cannot read."))
+        elif not is_harmless(inner.text, outer.program):
+            self.note(Finding("HIGH", f"Code for {outer.program}, which the rules cannot read."))
             self._each(approximate_commands(inner.text[:MAX_CHARS], outer), _MAX_DEPTH)
 
     def _shell_inside(self, text: str, outer: SimpleCommand, depth: int) -> None:
@@ -229,7 +255,7 @@ class _Rules:
             **{str(n): word for n, word in enumerate(outer.operands[1:9])},
         }
         if text in {COMPUTED, ""} or re.fullmatch(r"\$\{?\w+(?:\.\.\.)?\}?", text):
-            self.note(Finding("MEDIUM", f"Runs a text that the shell computes ({outer.program})."))
+            self.note(Finding("HIGH", f"Runs a text that the shell computes ({outer.program})."))
             return
         self.shell(text, cwd=outer.cwd, depth=depth + 1, variables=names)
 
@@ -238,23 +264,12 @@ class _Rules:
         for number, command in enumerate(commands):
             if number > MAX_CHARS // 64:
                 return
-            high = (finding for finding in simple_findings(command, workdir=self._workdir) if finding.risk == "HIGH")
-            self.note(*high)
+            findings = [*simple_findings(command, workdir=self._workdir)]
+            findings += word_findings(command, arguments_of(command), workdir=self._workdir, is_guess=True)
+            self.note(*(finding for finding in findings if finding.risk == "HIGH"))
             if depth < _MAX_DEPTH and is_interpreter(command.program):
                 for inner in inner_of(command):
                     self._inner(inner, command, frozenset(), depth + 1)
-
-    def _unknown(self, command: SimpleCommand, depth: int) -> None:
-        """Check a program that the rules do not know; a computed one is checked as if it were `rm`."""
-        if command.computes:
-            self.note(Finding("MEDIUM", f"The program itself is computed: {quoted(command.program)}."))
-            self._each([command.running(["rm", *command.arguments])], depth)
-            for word in command.operands[:8]:
-                if re.search(r"[\s;|&]", word):
-                    self._shell_inside(word, command, depth)
-        else:
-            self.note(Finding("MEDIUM", f"The rules do not know {quoted(command.program)}, or this use of it."))
-        self._each(hazards_in(command), depth)
 
     def _script(self, path: str, command: SimpleCommand) -> bool:
         full = command.full(path)
@@ -273,20 +288,16 @@ class _Rules:
             return True
         return not set(full) & set("$`*?") and is_inside(full, self._workdir) and "/.git/" not in full
 
-    def _interpreter(self, command: SimpleCommand, depth: int) -> None:
+    def _interpreter(self, command: SimpleCommand) -> None:
         script = script_of(command)
         if script.file:
-            if not self._script(script.file, command) and "<(" not in script.file:
-                self.note(Finding("MEDIUM", f"Runs {quoted(script.file)}, which is not a file of the workspace."))
-        elif script.module in {"pip", "uv", "pipx"}:
-            self.command(command.running([script.module, *command.operands[1:]]), frozenset(), depth)
-        elif script.module == "timeit":
-            for word in command.operands[1:]:
-                self.code(read_python(word), word, like=command, depth=depth)
-        elif script.module in _MODULES_THAT_RUN:
-            self.note(Finding("MEDIUM", f"Uses the network, or runs what it is given ({script.module})."))
+            if not self._script(script.file, command):
+                risk: Literal["MEDIUM", "HIGH"] = "HIGH" if set(script.file) & set("$`") else "MEDIUM"
+                self.note(Finding(risk, f"Runs {quoted(script.file)}, which is not a file of the workspace."))
         elif script.reads_stdin and command.arguments[:1] not in _SAYS_VERSION:
-            if command.stdin is None:
+            if command.computed:
+                self.note(Finding("HIGH", f"Runs a text that the shell computes ({command.program})."))
+            elif command.stdin is None:
                 self.note(Finding("MEDIUM", f"Starts {command.program}, which runs what it reads."))
             elif not PYTHONS.fullmatch(command.program):
                 self.note(Finding("MEDIUM", f"Gives {command.program} a text to run."))
@@ -300,7 +311,7 @@ class _Rules:
                 self.note(Finding("HIGH", f"Runs what it downloads with {name}."))
             elif sources & (_DECODERS - {"printf"}):
                 self.note(Finding("HIGH", f"Runs what it decodes with {name}."))
-            elif sources - _PLAIN_SOURCES and not PYTHONS.fullmatch(name):
+            elif sources - _PLAIN_SOURCES or command.stdin is None or re.search(r"[\\%$]", command.stdin):
                 self.note(Finding("HIGH", f"Runs what {listed} writes with {name}."))
             else:
                 self.note(Finding("MEDIUM", f"Runs what another program writes with {name}."))
@@ -312,7 +323,8 @@ class _Rules:
             elif name in _DECODERS:
                 self.note(Finding("HIGH", "Runs what it decodes."))
         if name in {"source", "."} and command.operands and not self._script(command.operands[0], command):
-            self.note(Finding("MEDIUM", f"Runs {quoted(command.operands[0])} in this shell."))
+            computed = bool(set(command.operands[0]) & set("$`"))
+            self.note(Finding("HIGH" if computed else "MEDIUM", f"Runs {quoted(command.operands[0])} in this shell."))
 
     def _keep_files(self, command: SimpleCommand) -> None:
         """Remember the files that the command writes, for a later command that runs them."""

@@ -1,72 +1,278 @@
-"""Programs that the rules know. A program in no table is MEDIUM: its effect is unknown."""
+"""The table of known programs, `known_programs.txt`, and the kinds that it gives to the words of a command."""
 
 from __future__ import annotations
 
-from ohsandbox.conversation.approvals.rules import names, names_by_program
+import functools
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-HARMLESS = names(
-    """
-    : . source [ [[ alias arch b2sum base32 base64 basename bat bc bg bind break cal cat cd cksum clear cloc cmp cmpname
-    column comm compgen complete continue cp csplit cut date dc declare df diff dir dircolors dirname dirs disown du
-    echo egrep env exit expand export expr factor false fd fdfind fg fgrep file find fmt fold free function getconf
-    getent getopts grep groups gunzip gzip hash head help hexdump history hostname iconv id install jobs join jq
-    kill last let ln local locale logname logout ls lsattr lsblk lscpu lsof mapfile md5sum mkdir mktemp mv nl nm
-    nproc numfmt objdump od paste pathchk pgrep popd pr printenv printf ps pstree pushd pwd read readarray readelf
-    readlink readonly realpath return rev rg rm rmdir sed awk gawk mawk nawk seq set sha1sum sha224sum sha256sum
-    sha384sum sha512sum shift shopt shuf size sleep sort split stat strings strip sum suspend tac tail tee test time
-    times top touch tput tr tree true truncate tsort tty type typeset ulimit umask unalias uname unexpand uniq
-    unlink unset unxz uptime users vmstat w wait wc whereis which who whoami xmllint xxd xz xzcat yes yq zcat zdiff
-    zgrep zip unzip zipinfo tar bzip2 bunzip2 zstd unzstd chmod chown chgrp dd
-    """
-)
-"""Programs of the shell and the base system: they read, print, or write where their arguments say, which rules
-check."""
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
-DEVELOPMENT = names(
-    """
-    pytest py.test tox nox mypy pyright ruff black isort flake8 pylint pyflakes autopep8 yapf bandit coverage
-    pydocstyle sphinx-build mkdocs pre-commit cython vulture codespell make gmake cmake ctest ninja meson autoconf
-    automake configure gcc g++ cc c++ clang clang++ clang-format clang-tidy ld as ar ranlib cpp rustc rustfmt gofmt
-    golint golangci-lint staticcheck goimports tsc eslint prettier jest vitest mocha webpack vite rollup esbuild
-    next nuxt ng playwright cypress stylelint biome turbo nx javac java jar mvn mvnw gradle gradlew dotnet kotlinc
-    scalac sbt swift swiftc xcodebuild phpunit composer rspec rake rubocop stack cabal mix rebar3 zig nim crystal
-    ocamlc dune latexmk pdflatex bibtex pandoc dot shellcheck shfmt hadolint protoc buf sqlite3 patch diffstat ctags
-    indent cppcheck valgrind gcov lcov flutter dart bazel just task
-    """
-)
-"""Programs that build and test the workspace by its own files: they run only the workspace's code."""
+    from ohsandbox.conversation.approvals.rules.shell_syntax import SimpleCommand
 
-READING_SUBCOMMANDS = names_by_program({
-    "npm": "test t run run-script start ls list outdated view version why explain root prefix bin help audit pack",
-    "pnpm": "test run start ls list outdated why root bin help",
-    "yarn": "test run start list why info build lint help",
-    "bun": "test run build",
-    "deno": "test run check fmt lint",
-    "cargo": "build b check c test t run r clippy fmt doc bench tree metadata clean version",
-    "go": "build test vet fmt list env version doc run mod clean",
-    "pip": "list show freeze check help index",
-    "pip3": "list show freeze check help index",
-    "uv": "run tree lock version",
-    "poetry": "run check show env version build",
-    "pipenv": "run graph",
-    "pdm": "run list show",
-    "hatch": "run env test fmt build version",
-    "rye": "run test lint fmt",
-    "bundle": "exec list show check",
-    "conda": "list info env run search",
-    "docker": "ps images logs inspect version info stats top port diff events history context",
-    "podman": "ps images logs inspect version info stats top port diff events history",
-    "kubectl": "get describe logs version top explain config api-resources cluster-info",
-    "helm": "list status get show template lint version history",
-    "terraform": "plan validate fmt show output version state graph",
-    "systemctl": "status list-units list-unit-files is-active is-enabled show cat",
-    "apt": "list show search policy",
-    "apt-get": "check",
-    "apt-cache": "show search policy depends rdepends madison pkgnames",
-    "dpkg": "",
-    "brew": "list info search",
-    "rustup": "show component target",
-    "gem": "list info search",
-    "gh": "view list status diff checks",
-})  # fmt: skip
-"""Programs with subcommands, and those of their subcommands that only read or run only the workspace's code."""
+UNKNOWN = "unknown"
+"""The kind of a word that the table does not have."""
+
+FREE = frozenset({"", "text", "pattern", "number"})
+"""Kinds of words that are neither paths nor code."""
+
+_VERSION = re.compile(r"(?<=[a-z+])-?\d+(?:\.\d+)*$")
+"""What follows a program's name in `python3.12` and `gcc-13`."""
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+_NUMBER = re.compile(r"[\w.+%:,@/$(){}-]*")
+_ENTRY = re.compile(r"(?P<names>\S+(?: [^\s(]\S*)*)\s+\((?P<operands>[^)]*)\)(?P<options>.*)", re.DOTALL)
+
+
+class Usage(NamedTuple):
+    """One entry of the table."""
+
+    name: str
+    operands: tuple[str, ...]
+    """Kinds; one may end in `*`."""
+    options: Mapping[str, str]
+    """Kinds of the options' values; "" for an option without one."""
+    beginnings: tuple[tuple[str, str], ...]
+    """Beginnings of options with their kinds, longest first."""
+    any_option: bool
+    writes_here: bool
+    changes: bool
+    """Whether it changes something beside the files that its words name."""
+    outer: Usage | None = None
+    """The program's entry, for a sub-command."""
+
+    @property
+    def has_dangers(self) -> bool:
+        """Whether one of its options writes a file, or runs something."""
+        return not set(self.options.values()) <= FREE
+
+
+class Argument(NamedTuple):
+    """A word of a command, or the value of its option, with its kind."""
+
+    kind: str
+    text: str
+    option: str = ""
+
+
+class Arguments(NamedTuple):
+    """The words of a command by the table."""
+
+    usage: Usage | None
+    """None for an unknown program."""
+    items: list[Argument]
+    command: tuple[str, ...] = ()
+    """The argv that the program runs."""
+
+    def of_kind(self, *kinds: str) -> Iterator[Argument]:
+        """The arguments of these kinds."""
+        return (item for item in self.items if item.kind in kinds)
+
+    def has(self, *options: str) -> bool:
+        """Whether one of the options is given."""
+        return any(item.option in options for item in self.items)
+
+
+def arguments_of(command: SimpleCommand) -> Arguments:
+    """Give a kind to each word of the command."""
+    usage = usage_of(command.program)
+    if usage is None:
+        return Arguments(None, [Argument(UNKNOWN, word) for word in command.arguments])
+    return _Reader(usage, _with_hyphen(command)).read()
+
+
+def usage_of(name: str) -> Usage | None:
+    """The entry of a program, or of a program and its sub-command."""
+    table = _table()
+    return table.get(name) or table.get(_VERSION.sub("", name))
+
+
+def _with_hyphen(command: SimpleCommand) -> list[str]:
+    """The arguments; `tar xf a` as `tar -x -f a`: each letter that takes a word takes the next one."""
+    words = [*command.arguments]
+    if command.program not in {"tar", "ar", "jar"} or not words or words[0][:1] in {"-", ""}:
+        return words
+    letters, rest = words[0], words[1:]
+    joined: list[str] = []
+    for letter in letters:
+        takes = command.program == "tar" and letter in "fCTXIFbLVKNg"
+        joined += [f"-{letter}", *(rest[:1] if takes else [])]
+        rest = rest[1:] if takes else rest
+    return joined + rest
+
+
+class _Reader:
+    """Reads the words of one command from left to right."""
+
+    def __init__(self, usage: Usage, words: Sequence[str]) -> None:
+        self._usage = usage
+        self._words = words
+        self._at = 0
+        self._items: list[Argument] = []
+        self._operands: list[str] = []
+        self._command: tuple[str, ...] = ()
+
+    def read(self) -> Arguments:
+        is_over = False
+        while self._at < len(self._words):
+            word = self._words[self._at]
+            self._at += 1
+            if word == "--" and not is_over:
+                is_over = True
+            elif not is_over and self._is_option(word):
+                self._option(word)
+            elif self._operand(word):
+                break
+        self._items += self._kinds_of_operands()
+        return Arguments(self._usage, self._items, self._command)
+
+    def _is_option(self, word: str) -> bool:
+        if word in self._usage.options:
+            return True
+        return (word[:1] == "-" and word != "-") or (
+            word[:1] == "+" and any(beginning == "+" for beginning, _ in self._usage.beginnings)
+        )
+
+    def _operand(self, word: str) -> bool:
+        """Take a word that is no option; returns whether all the words have been read with it."""
+        kinds = self._usage.operands
+        if kinds[:1] in {("sub",), ("sub?",)} and not self._operands:
+            part = usage_of(f"{self._usage.name} {word}")
+            if part is not None:
+                self._usage = part._replace(outer=self._usage)
+                return False
+            if kinds == ("sub",):
+                self._items.append(Argument("unknown sub-command", word))
+                self._usage = self._usage._replace(operands=(f"{UNKNOWN}*",))
+                return False
+        if "command" in kinds:
+            before = kinds[: kinds.index("command")]
+            if "assign*" in before and _ASSIGNMENT.match(word):
+                self._items.append(Argument("assign", word))
+                return False
+            if len(self._operands) >= sum(not kind.endswith("*") for kind in before):
+                self._command = tuple(self._words[self._at - 1 :])
+                return True
+        self._operands.append(word)
+        if kinds[:1] in {("script",), ("shell*",), ("code*",)}:
+            self._operands += self._words[self._at :]
+            return True
+        return False
+
+    def _option(self, word: str) -> None:
+        kind, value, option = self._looked_up(word)
+        if kind == "argv":
+            start = self._at
+            while self._at < len(self._words) and self._words[self._at] not in {";", "+"}:
+                self._at += 1
+            self._items.append(Argument(kind, " ".join(self._words[start : self._at]), option))
+            self._at += 1
+            return
+        if kind not in {"", UNKNOWN} and value is None:
+            value = self._words[self._at] if self._at < len(self._words) else ""
+            self._at += 1
+        if kind == "number" and not _NUMBER.fullmatch(value or ""):
+            kind = UNKNOWN
+        self._items.append(Argument(kind, value or ("" if kind != UNKNOWN else word), option))
+        if kind == "module":
+            self._command = (f"python -m {value}", *self._words[self._at :])
+            self._at = len(self._words)
+        elif kind == "python" and self._usage.operands[:1] == ("script",):
+            self._items += [Argument("read", rest) for rest in self._words[self._at :]]
+            self._at = len(self._words)
+
+    def _looked_up(self, word: str) -> tuple[str, str | None, str]:
+        """The kind, the value if it is part of the word, and the option."""
+        usage: Usage | None = self._usage
+        while usage is not None:
+            if found := _in_usage(word, usage):
+                return found
+            usage = usage.outer
+        return UNKNOWN, None, word.split("=", 1)[0]
+
+    def _kinds_of_operands(self) -> Iterator[Argument]:
+        kinds, words = self._usage.operands, self._operands
+        if kinds[:1] == ("pattern",) and any(
+            item.kind == "pattern" or item.option in {"-f", "--file", "--from-file", "--files"} for item in self._items
+        ):
+            kinds = kinds[1:]
+        star = next((number for number, kind in enumerate(kinds) if kind.endswith("*")), None)
+        if star is None:
+            last, more = len(kinds), [UNKNOWN] * (len(words) - len(kinds))
+        else:
+            after = len(kinds) - star - 1 if len(words) >= len(kinds) else 0
+            last, more = star, [kinds[star][:-1]] * (len(words) - star - after)
+            more += list(kinds[len(kinds) - after :]) if after else []
+        return (Argument(kind, word) for kind, word in zip([*kinds[:last], *more], words, strict=False))
+
+
+def _in_usage(word: str, usage: Usage) -> tuple[str, str | None, str] | None:
+    options = usage.options
+    name, equals, value = word.partition("=")
+    for option in (word, name):
+        if option in options:
+            return options[option] or ("text" if option != word else ""), None if option == word else value, option
+    if name[:2] == "--" and len(name) > len("--"):
+        for option, kind in options.items():  # getopt_long(3): a long option may be abbreviated
+            if kind not in FREE and option.startswith(name):
+                return kind, value if equals else None, option
+    for beginning, kind in usage.beginnings:
+        if word.startswith(beginning) and (word != beginning or not kind):
+            return kind, word[len(beginning) :].removeprefix("="), beginning
+    return _joined(word, usage) or (("", None, name) if usage.any_option else None)
+
+
+def _joined(word: str, usage: Usage) -> tuple[str, str | None, str] | None:
+    """`-xzf NAME`: letters, of which the last may take the rest of the word, or the next one."""
+    if word[:2] == "--" or (word[1:].isdigit() and "-#" in usage.options):
+        return None if word[:2] == "--" else ("", None, word)
+    for at, letter in enumerate(word[1:], 2):
+        kind = usage.options.get(f"-{letter}")
+        if kind:
+            return kind, word[at:] or None, f"-{letter}"
+        if kind is None and not usage.any_option:
+            return None
+    return "", None, word
+
+
+@functools.cache
+def _table() -> Mapping[str, Usage]:
+    text = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
+    lines = "\n".join(line for line in text.split("\n") if line and not line.startswith("#"))
+    table: dict[str, Usage] = {}
+    for entry in re.split(r"\n(?=\S)", lines):
+        match = _ENTRY.match(entry)
+        if match is None:
+            raise ValueError(f"known_programs.txt: an entry without operands: {entry!r}")
+        alternatives = [word.split("/") for word in match["names"].split()]
+        names = [""]
+        for choices in alternatives:
+            names = [f"{name} {choice}".strip() for name in names for choice in choices]
+        for name in names:
+            table[name] = _usage(name, match["operands"].split(), match["options"].split())
+    return table
+
+
+def _usage(name: str, operands: list[str], words: list[str]) -> Usage:
+    options: dict[str, str] = {}
+    beginnings: list[tuple[str, str]] = []
+    for word in words:
+        option, equals, kind = word.rpartition("=")
+        option, kind = (option, kind) if equals else (word, "")
+        if option.startswith("-["):
+            options.update({f"-{letter}": "" for letter in option[2:-1]})
+        elif option.endswith("*"):
+            beginnings.append((option[:-1], kind))
+        elif option not in {"any", "here", "changes"}:
+            options[option] = kind
+    return Usage(
+        name,
+        tuple(operands),
+        options,
+        tuple(sorted(beginnings, key=lambda pair: -len(pair[0]))),
+        "any" in words,
+        "here" in words,
+        not {"here", "changes"}.isdisjoint(words),
+    )

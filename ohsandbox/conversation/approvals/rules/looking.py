@@ -1,4 +1,4 @@
-"""Recognises shell texts that only read, for plan mode: programs that write nothing, with harmless options.
+"""Recognises shell texts that only read, for plan mode: programs whose words, by the table, are only read or printed.
 
 Also recognises texts that lose files permanently, for sandboxes without checkpoints.
 
@@ -9,70 +9,28 @@ the shell runs the replacement.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ohsandbox.conversation.approvals.rules import Finding, names
-from ohsandbox.conversation.approvals.rules.git import subcommand
+from ohsandbox.conversation.approvals.rules.known_programs import FREE, arguments_of
 from ohsandbox.conversation.approvals.rules.shell_syntax import UnreadableError, parse_commands
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from ohsandbox.conversation.approvals.rules.known_programs import Argument
     from ohsandbox.conversation.approvals.rules.shell_syntax import SimpleCommand
 
-_PLAIN = names(
-    "basename cat cd cmp column comm cut diff dirname du df echo egrep expand expr false fgrep fold grep head "
-    "hexdump id ls md5sum nl nproc od paste printenv pwd readlink realpath seq sha1sum sha256sum stat strings "
-    "tac tail tr true type uname wc whereis which whoami"
-)
-"""Programs that write nothing, whatever their options."""
-
-
-class _Use(NamedTuple):
-    """Arguments that a use of a program must not have."""
-
-    options: str = ""
-    """Long options, which may be abbreviated, and words such as `-delete`."""
-    letters: str = ""
-    """Short options."""
-    most_operands: int = 100
-
-
-_USES: Mapping[str, _Use] = {
-    "[": _Use(),
-    "test": _Use(),
-    "date": _Use("--set", "s", 1),
-    "file": _Use("--compile", "C"),
-    "find": _Use("-exec -execdir -ok -okdir -delete -fprint -fprint0 -fprintf -fls"),
-    "jq": _Use(),
-    "rg": _Use("--pre --hostname-bin --search-zip", "z"),
-    "sort": _Use("--output --compress-program --temporary-directory", "oT"),
-    "tree": _Use("", "oR"),
-    "uniq": _Use("", "", 1),
-    "xxd": _Use("", "r", 1),
-} | {
-    f"git {name}": _Use("--output --ext-diff --textconv --open-files-in-pager --filters", "O")
-    for name in ("blame", "cat-file", "describe", "diff", "log", "ls-files", "ls-tree", "merge-base", "rev-list",
-                 "rev-parse", "shortlog", "show", "show-ref", "status", "grep")
-}  # fmt: skip
-_GIT_OPTIONS = frozenset({"-C", "--no-pager", "-P"})
-"""Options of git itself that are harmless: others change its settings, which can name programs."""
 _SED = re.compile(r"(?:\d+|\$)(?:,(?:\d+|\$))?p(?:;(?:\d+|\$)(?:,(?:\d+|\$))?p)*")
 """Matches `sed -n 10,20p`, which prints lines and does nothing else."""
-_ARITHMETIC = re.compile(r"\[\[|\(\(|\blet\b")
-"""Arithmetic, in which the shell runs what stands in brackets, as in `[[ 'a[$(rm x)]' -eq 0 ]]`, quoted or not."""
 _HARMLESS_TARGETS = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
 
 
 def only_looks(text: str, *, workdir: str) -> bool:
     """Whether every command of a shell text, at any depth, is known to write nothing and to run no other program."""
-    if _ARITHMETIC.search(text):
-        return False
     try:
-        commands, functions = parse_commands(text, cwd=workdir)
+        commands, functions, arithmetic = parse_commands(text, cwd=workdir)
     except UnreadableError:
         return False
-    return bool(commands) and not functions and all(map(_looks, commands))
+    return bool(commands) and not functions and not arithmetic and all(map(_looks, commands))
 
 
 def _looks(command: SimpleCommand) -> bool:
@@ -80,31 +38,23 @@ def _looks(command: SimpleCommand) -> bool:
         return False
     if not command.program:
         return bool(command.written)  # a redirection around several commands, which are checked separately
-    return command.program in _PLAIN or _prints_lines(command) or _is_harmless_use(command)
+    if command.program == "sed":
+        return (
+            command.arguments[:1] == ("-n",)
+            and bool(_SED.fullmatch("".join(command.arguments[1:2])))
+            and not any(word.startswith("-") for word in command.arguments[2:])
+        )
+    arguments = arguments_of(command)
+    usage = arguments.usage
+    if usage is None or usage.changes or arguments.command or usage.operands[:1] in {("sub",), ("asks*",), ("script",)}:
+        return False
+    may_be_option = usage.has_dangers and not command.splits.isdisjoint(command.arguments)
+    return not may_be_option and not command.has("-delete") and all(map(_is_read, arguments.items))
 
 
-def _prints_lines(command: SimpleCommand) -> bool:
-    options = [word for word in command.arguments if word.startswith("-")]
-    is_quiet = command.program == "sed" and options == ["-n"] == [*command.arguments[:1]]
-    return is_quiet and bool(command.operands) and _SED.fullmatch(command.operands[0]) is not None
-
-
-def _is_harmless_use(command: SimpleCommand) -> bool:
-    if any(set(word) & set("$`") for word in command.arguments):
-        return False  # the computed word may be an option
-    if command.program == "git":
-        part = subcommand(command)
-        own = command.arguments[: len(command.arguments) - len(part.arguments) - 1]
-        if not {word for word in own if word.startswith("-")} <= _GIT_OPTIONS:
-            return False
-        command = part
-    use = _USES.get(command.program)
-    return (
-        use is not None
-        and not command.has(*use.options.split())
-        and set(use.letters).isdisjoint(command.flags)
-        and len(command.operands) <= use.most_operands
-    )
+def _is_read(argument: Argument) -> bool:
+    is_directory = argument.kind == "write" and argument.option == "-C"  # git(1), -C
+    return argument.kind in FREE or argument.kind in {"read", "tree"} or is_directory
 
 
 _REMOVES = names("rm rmdir unlink")

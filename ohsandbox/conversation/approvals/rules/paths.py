@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import posixpath
 import re
 from typing import TYPE_CHECKING
 
-from ohsandbox.conversation.approvals.rules import Finding, quoted
+from ohsandbox.conversation.approvals.rules import Finding, names, quoted
 from ohsandbox.runtime.workspace.sensitive_paths import runs_when_opened
 
 if TYPE_CHECKING:
@@ -17,6 +18,29 @@ _SECRETS = re.compile(
     r"\.docker/config\.json|\.config/gcloud|id_(?:rsa|dsa|ecdsa|ed25519)\b(?!\.pub))|"
     r"/etc/(?:shadow|gshadow|sudoers)|/proc/[^/\s]+/(?:environ|mem)\b"
 )
+
+_SECRET_NAMES = names(
+    """
+    .ssh .aws .gnupg .netrc _netrc .pypirc .git-credentials .kube .azure .env .pgpass .my.cnf .mylogin.cnf .vault-token
+    .boto .s3cfg .dockercfg .terraformrc .htpasswd .password-store .mozilla .thunderbird .bash_history .zsh_history
+    .python_history .psql_history .mysql_history .node_repl_history .npmrc .yarnrc.yml .cargo/credentials
+    .cargo/credentials.toml .docker/config.json .config/gcloud .config/gh .config/hub .config/op .config/doctl
+    .gem/credentials .local/share/keyrings .config/google-chrome .config/chromium .terraform.d/credentials.tfrc.json
+    .claude.json .codex/auth.json .config/containers/auth.json .rclone.conf .config/rclone .subversion/auth .age .sops
+    id_rsa id_dsa id_ecdsa id_ed25519 id_ed25519_sk id_ecdsa_sk identity.key shadow gshadow sudoers kcore
+    """
+)
+"""Files and directories that hold keys or passwords, and components of their paths."""
+
+_SECRET_FILES = re.compile(
+    r"(?:^|/)(?:\.env\.(?!example$|sample$|template$|dist$|defaults$|schema$)[\w.-]+|[\w.-]+\.(?:kdbx|p12|pfx|jks|keystore|ppk)|"
+    r"[\w-]*(?:private|priv|server|client|tls|ssl|host|domain|ca|signing)[\w-]*\.key|priv[\w-]*\.pem|[\w-]+_(?:rsa|ed25519|ecdsa)|"
+    r"ssh_host_\w+_key|login\.keychain(?:-db)?|(?:credentials|secrets?)\.(?:json|ya?ml|toml|ini|env))$|"
+    r"^/proc/[^/]+/(?:environ|mem|maps|cmdline)$|^/proc/kcore|^/dev/(?:mem|kmem|port)$|^/(?:var/)?run/secrets|"
+    r"^/etc/(?:ssl/private|sudoers|security/opasswd|krb5\.keytab|kubernetes/.*\.conf|ssh/ssh_host)"
+)
+_NO_SECRET = re.compile(r"\.env/(?:bin|lib|Scripts|include)(?:/|$)|\.pub$")
+_GLOB = re.compile(r"[*?\[]")
 
 _RUN_BY_THEMSELVES = re.compile(
     r"(?:^|/)\.(?:bashrc|bash_profile|bash_login|bash_logout|profile|zshrc|zshenv|zprofile|gitconfig|xinitrc|xprofile)$|"
@@ -75,6 +99,40 @@ def secret_findings(text: str) -> Iterator[Finding]:
         yield Finding("HIGH", f"Touches keys or passwords: {quoted(secret[0].strip())}.")
     if secret := _SOCKET.search(text):
         yield Finding("HIGH", f"Touches a container engine's socket: {quoted(secret[0])}.")
+
+
+def secret_of_word(word: str) -> str:
+    """Return a word of a command if it names a file of keys or passwords, also by a pattern of the shell; else ""."""
+    if len(word) > _MAX_PATH_CHARS or _NO_SECRET.search(word):
+        return ""
+    for path in {word, re.split(r"[=:@]", word)[-1]}:
+        if _SECRET_FILES.search(_HOME.sub("~", path)):
+            return word
+        parts = path.split("/")
+        for number, part in enumerate(parts):
+            if (
+                part in _SECRET_NAMES
+                or f"{part}/{parts[number + 1] if number + 1 < len(parts) else ''}" in _SECRET_NAMES
+            ):
+                return word
+            if (
+                _GLOB.search(part)
+                and part[0] in ".[i"
+                and any(fnmatch.fnmatchcase(name, part) for name in _SECRET_NAMES)
+            ):
+                return word
+    return ""
+
+
+_MAX_PATH_CHARS = 4096
+
+
+def is_home(path: str) -> bool:
+    """Whether the path is a home directory, or a directory that contains them."""
+    path = _HOME.sub("~", path).rstrip("/")
+    return path in {"~", "", "/root", "/home", "/etc", "/proc", "/Users", "/run", "/var"} or bool(
+        re.fullmatch(r"~[\w-]*|/(?:home|Users)/[^/]+", path)
+    )
 
 
 def is_inside(path: str, directory: str) -> bool:

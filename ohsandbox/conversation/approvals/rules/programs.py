@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ohsandbox.conversation.approvals.rules import Finding, names, names_by_program, quoted
+from ohsandbox.conversation.approvals.rules import Finding, names, quoted
 from ohsandbox.conversation.approvals.rules.git import git_findings, subcommand
-from ohsandbox.conversation.approvals.rules.known_programs import DEVELOPMENT, HARMLESS, READING_SUBCOMMANDS
 from ohsandbox.conversation.approvals.rules.network import NETWORK, address_findings
-from ohsandbox.conversation.approvals.rules.paths import is_inside, is_wide, place_findings, secret_findings
+from ohsandbox.conversation.approvals.rules.paths import is_wide, place_findings, secret_findings
 from ohsandbox.conversation.approvals.rules.shell_syntax import is_option
 from ohsandbox.conversation.approvals.rules.variables import variable_findings
-from ohsandbox.conversation.approvals.rules.wrappers import is_interpreter, is_wrapper
+from ohsandbox.conversation.approvals.rules.words import write_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,9 +64,6 @@ _DISCARDS_WORK = "Throws away work in the repository."
 _DISCARDS = "Throws away changes that are not committed."
 _INSTALLS = "Installs or removes software."
 _PUBLISHES = "Changes what others use or see: {command}."
-_GIT_RUNS = "Lets '{name}' run a program, or sets what does."
-_GIVES_CODE = "Gives {name} code, or a program, of its own to run."
-_RUNS_PROGRAM = "Lets {name} run a program that is named in its words."
 
 # fmt: off
 _RULES = (
@@ -79,25 +75,22 @@ _RULES = (
     Rule("ssh scp sftp ftp tftp nc ncat netcat socat telnet", "HIGH", _REMOTE),
     Rule("rsync", "HIGH", _REMOTE, text=re.compile(r"\0(?!-)(?:[\w.-]+@)?[\w.-]+:(?!\\)|\0rsync://")),
     Rule("rsync", "MEDIUM", "Deletes at the target what the source has not.", "--delete --remove-source-files"),
-    Rule("rsync", "HIGH", _RUNS_PROGRAM, "-e --rsh --rsync-path"),
     Rule("mount umount insmod modprobe rmmod nsenter unshare pivot_root kexec", "HIGH",
          "Changes mounts, the kernel or namespaces."),
     Rule("iptables ip6tables nft ufw setenforce visudo passwd chpasswd useradd usermod userdel adduser", "HIGH",
          "Changes the firewall or access control."),
     Rule("crontab at batch", "HIGH", "Leaves something behind that runs by itself."),
-    Rule("killall pkill", "MEDIUM", "Ends other processes."),
-    Rule("kill", "HIGH", "Ends every process.", text=re.compile(r"[^\0]\0-1\0|\A\0-1\0\Z")),
+    Rule("killall pkill skill snice xkill", "HIGH", "Ends other processes."),
+    Rule("mail sendmail mutt msmtp", "HIGH", _REMOTE),
     Rule("history", "HIGH", "Wipes the shell's history.", letters="c"),
-    Rule("eval", "MEDIUM", _RUNS_TEXT),
     Rule("mapfile readarray", "MEDIUM", _RUNS_TEXT, letters="C"),
     Rule("trap alias", "MEDIUM", "Leaves a command that runs later ({name}).", text=re.compile(r"\0[^-]")),
     Rule("enable hash", "HIGH", "Replaces what a name runs ({name}).", letters="fp"),
-    Rule("bind complete compgen", "MEDIUM", "Binds keys or completions to commands ({name}).",
-         text=re.compile(r"\0[\s\S]")),
-    Rule("dc", "MEDIUM", "A dc program that may run commands.", text=re.compile(r"!")),
+    Rule("dc", "HIGH", "A dc program that may run commands.", text=re.compile(r"!")),
 
     Rule("apt apt-get yum dnf brew", "MEDIUM", _INSTALLS, words="install remove purge upgrade"),
     Rule("pip pip3 npm pnpm gem cargo uv", "MEDIUM", _INSTALLS, words="install i uninstall"),
+    Rule("make gmake ninja meson", "MEDIUM", _INSTALLS, words="install uninstall"),
     Rule("apk yarn", "MEDIUM", _INSTALLS, words="add del remove"),
     Rule("go", "MEDIUM", _INSTALLS, text=re.compile(r"\0(?!-)[^@\0]*@")),
     Rule("npx bunx uvx pipx pnpx", "MEDIUM", _MAY_DOWNLOAD),
@@ -118,38 +111,12 @@ _RULES = (
     Rule("docker podman", "MEDIUM", "Removes containers, images or volumes.",
          text=re.compile(r"\0(?:prune|rm|rmi)\0")),
 
-    Rule("tar zip sort split rg bat", "HIGH", _RUNS_PROGRAM,
-         "--to-command --checkpoint-action --use-compress-program --unzip-command --rmt-command --rsh-command --filter "
-         "--compress-program --pre --pager --info-script --new-volume-script --hostname-bin",
-         text=re.compile(r"\0-TT")),
-    Rule("tar", "HIGH", _RUNS_PROGRAM, letters="IF", text=re.compile(r"\A\0(?!--)[^\0IF]*[IF]")),
-    Rule("tar", "MEDIUM", "Unpacks to wherever the archive says.", "--absolute-names", "P",
-         text=re.compile(r"\A\0[^\0P]*P")),
-    Rule("make gmake", "MEDIUM", "Gives make commands of its own.", "--eval -E",
-         text=re.compile(r"\0(?:(?:-f|--file)\0(?:/|\.\.|~|-)|-f-\0|-\0|SHELL=|[^=\0]*=[^\0\s$`;|]*[\s$`;|])")),
-    Rule("sqlite3 psql mysql mariadb", "MEDIUM", "Lets {name} run a program.", text=re.compile(
-         r"[\0\s](?:\.(?:sh|sy|lo|im|o|re|exc|ba|cl)|\\!|system\s)|\b(?:writefile|load_extension)\b")),
-    Rule("cmake", "MEDIUM", _GIVES_CODE, "-E -P"),
-    Rule("ctest", "MEDIUM", _GIVES_CODE, "-S -SP"),
-    Rule("gcc g++ cc c++ clang clang++", "MEDIUM", _GIVES_CODE, "-wrapper -fplugin -specs"),
-    Rule("go", "MEDIUM", _GIVES_CODE, "-toolexec -vettool -exec -w"),
-    Rule("cargo", "MEDIUM", _GIVES_CODE, "--config"),
-    Rule("node", "MEDIUM", _GIVES_CODE, "-r --require --import --loader --experimental-loader"),
-    Rule("php", "MEDIUM", _GIVES_CODE, "-d -S"),
-    Rule("lua", "MEDIUM", _GIVES_CODE, "-l"),
-    Rule("sqlite3", "MEDIUM", _GIVES_CODE, "-init -cmd"),
-    Rule("xmllint", "MEDIUM", _GIVES_CODE, "--shell"),
-    Rule("just", "MEDIUM", _GIVES_CODE, "--shell --shell-arg --shell-command"),
-    Rule("pandoc", "MEDIUM", _GIVES_CODE, "--lua-filter -L --filter -F --pdf-engine"),
-    Rule("pdflatex latexmk", "MEDIUM", _GIVES_CODE,
-         "-shell-escape --shell-escape --enable-write18 -enable-write18 -e -pdflatex -latex -r"),
-    Rule("protoc", "MEDIUM", _GIVES_CODE, "--plugin"),
-    Rule("gradle gradlew", "MEDIUM", _GIVES_CODE, "-I --init-script"),
-    Rule("mvn mvnw", "MEDIUM", _GIVES_CODE, "exec:exec exec:java"),
-    Rule("mix", "MEDIUM", _GIVES_CODE, "-e --eval"),
-    Rule("stack cabal composer", "MEDIUM", _GIVES_CODE, "exec"),
-    Rule("rake rspec", "MEDIUM", _GIVES_CODE, "-e --execute -r --require"),
-    Rule("npm", "MEDIUM", _GIVES_CODE, "--script-shell"),
+    Rule("make gmake bmake pmake", "HIGH", "Gives make commands of its own.",
+         text=re.compile(r"\0(?:\.?SHELL(?:FLAGS)?\s{0,9}[:?+!]{0,3}=|[^=\0]*=[^\0$`;|]*[$`;|])")),
+    Rule("make gmake bmake pmake", "MEDIUM", "Gives make commands of its own.",
+         text=re.compile(r"\0[^=\0-]*=[^\0]*\s")),
+    Rule("sqlite3 psql mysql mariadb", "HIGH", "Lets {name} run a program.", text=re.compile(
+         r"[\0\s](?:\.(?:sh|sy|lo|im|o|re|exc|ba|cl|cd|ar|w)|\\[!ogwie]|\\copy|system\s)|\|\s{0,3}$|\b(?:writefile|load_extension|edit|fts3_tokenizer|pg_read_file|lo_import|lo_export|outfile|dumpfile)\b|\bprogram\s{1,3}'")),
 
     Rule("git push", "HIGH", "Sends commits out (git push)."),
     Rule("git push", "HIGH", "Overwrites or deletes what others have (git push by force).",
@@ -157,9 +124,6 @@ _RULES = (
     Rule("git fetch pull clone ls-remote", "MEDIUM", "Uses the network ({name})."),
     Rule("git fetch pull clone ls-remote", "HIGH", "Puts computed text into a request of {name}.",
          text=re.compile(r"\$[({]|`")),
-    Rule("git rebase difftool", "HIGH", _GIT_RUNS, letters="x"),
-    Rule("git grep", "HIGH", _GIT_RUNS, letters="O"),
-    Rule("git clone", "HIGH", _GIT_RUNS, letters="c"),
     Rule("git submodule bisect", "MEDIUM", "Runs what {command} says.", words="foreach run update"),
     Rule("git remote", "MEDIUM", "Changes where the repository gets and sends commits.", words="add set-url"),
     Rule("git clean filter-branch", "MEDIUM", _DISCARDS_WORK),
@@ -178,68 +142,40 @@ for _rule in _RULES:
     for _name in _rule.programs.removeprefix("git ").split():
         _BY_PROGRAM.setdefault(f"git {_name}" if _rule.programs.startswith("git ") else _name, []).append(_rule)
 
-_WRITERS = names("tee touch mkdir truncate ln cp mv install rsync rmdir unlink xxd uniq split csplit gzip gunzip patch")
-_LAST_OPERAND_ONLY = frozenset({"ln", "cp", "install", "rsync"})
-_SECOND_OPERAND = frozenset({"xxd", "uniq"})
-_HAS_HOST = re.compile(r"^(?:[\w.-]+@)?[\w.-]+:(?!\\)|^rsync://")
-_OUTPUT_OPTIONS = names_by_program({
-    "gcc cc g++ c++ clang clang++ ld rustc sort go": "-o",
-    "tar make": "-C --directory --output",
-    "git": "-C -o --directory --output --output-directory --separate-git-dir",
-    "tree pandoc strip xz zstd iconv dot bison": "-o --output",
-    "tsc": "--outDir --outFile",
-    "curl wget": "-o --output -O --output-document -P --output-dir",
-    "csplit": "-f --prefix",
-    "unzip javac": "-d",
-    "patch": "-d -o",
-    "cp mv install ln": "-t --target-directory",
-    "find": "-fprint -fprintf -fls -fprint0",
-})  # fmt: skip
-"""Options whose argument is an output path."""
-
-_LEADS_TO = names(
-    "-C -f -c -d -B --prefix --rootdir --config --file --directory --manifest-path --cwd --justfile --project "
-    "--config-file"
-)
-"""Options that name a file or directory that a build or test tool works with."""
-
-_AWK_RUNS = re.compile(r"\bsystem\b|\bgetline\b|(?<!\|)\|(?!\|)|@|\bprintf?\b(?:[^;}\n]{0,200}>|[^;}\n]{200})")
+_AWK_RUNS = re.compile(r"\bsystem\b|\bgetline\b|(?<!\|)\|(?!\|)|@")
+_AWK_WRITES = re.compile(r"\bprintf?\b(?:[^;}\n]{0,200}>{1,2}(?!=)|[^;}\n]{200})")
+_AWK_TARGET = re.compile(r">\s{0,9}\"([^\"\\\n]{1,999})\"")
 _SED_PLAIN = re.compile(
-    r"\s{0,8}(?:(?:\d{1,9}|\$|/(?:[^/\\\n]|\\.)*/)(?:,[+~]?(?:\d{1,9}|\$|/(?:[^/\\\n]|\\.)*/))?\s{0,4}!?\s{0,4})?"
+    r"[\s;{}]{0,99}(?:(?:\d{1,9}|\$|/(?:[^/\\\n]|\\.)*/I?)(?:,[+~]?(?:\d{1,9}|\$|/(?:[^/\\\n]|\\.)*/I?))?\s{0,4}!?\s{0,4}\{?\s{0,4})?"
     r"(?:[pdq=DNGHhgx]|\d{0,9}q|s(?P<end>[^\w\s\\])(?:(?!(?P=end))[^\\\n]|\\.)*(?P=end)"
-    r"(?:(?!(?P=end))[^\\\n]|\\.)*(?P=end)[gpiIm\d]{0,9}|y/[^/]*/[^/]*/|[aic]\\?[^;\n]*)?\s{0,8}"
+    r"(?:(?!(?P=end))[^\\\n]|\\.)*(?P=end)[gpiIm\d]{0,9}(?:\s{0,4}w\s{0,4}(?P<s>[^\n;}]{1,999}))?|y/[^/]*/[^/]*/|"
+    r"[aic]\\?[^;\n]*|:\s{0,4}\w+|[btT]\s{0,4}\w*|[wW]\s{0,4}(?P<w>[^\n;}]{1,999}))?\s{0,8}(?=[;\n}]|$)"
 )
-"""One sed command without `e` and `w`, up to a `;` or the end of the line."""
+"""One sed command without `e`, up to a `;`, a `}` or the end of the line; groups `s` and `w`: files that it writes."""
 
 
-def is_known(command: SimpleCommand) -> bool:
-    """Whether the rules know what the program does with these arguments."""
-    name = command.program
-    if name in READING_SUBCOMMANDS:
-        subcommands = READING_SUBCOMMANDS[name].union(*(names(rule.words) for rule in _BY_PROGRAM.get(name, ())))
-        return not command.operands or not subcommands.isdisjoint(command.operands[:2])
-    has_rules = (
-        name in HARMLESS or name in DEVELOPMENT or name in NETWORK or name in _BY_TARGET or bool(_rules_of(name))
-    )
-    return has_rules or is_interpreter(name) or is_wrapper(name)
+_MAX_SED_CHARS = 4000
+
+
+def is_ruled(program: str) -> bool:
+    """Whether rules of their own know the program, beside the table."""
+    return bool(_rules_of(program))
 
 
 def simple_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Finding]:
     """Findings in one command, regardless of other commands."""
     name = command.program
     part = subcommand(command) if name == "git" else command
-    yield from (rule.finding(part) for rule in _rules_of(part.program) if rule.holds(part))
+    ruled = [rule.finding(part) for rule in _rules_of(part.program) if rule.holds(part)]
+    yield from ruled
     if name in _BY_TARGET:
         yield from _BY_TARGET[name](command, workdir)
     if name in NETWORK:
         yield from address_findings(command)
     yield from secret_findings(" ".join(command.arguments))
-    yield from variable_findings(command)
-    yield from _leads_outside(command, workdir)
-    for target in _written_paths(command):
-        yield from place_findings(command.full(target), workdir=workdir)
-        if target.startswith(("$", "`")) and not target.startswith(("$HOME", "${HOME")):
-            yield Finding("MEDIUM", f"Writes to a path that the shell computes: {quoted(target)}.")
+    yield from variable_findings(command, workdir=workdir)
+    for target in command.written:
+        yield from write_findings(target, command, workdir=workdir)
 
 
 def _rules_of(program: str) -> list[Rule]:
@@ -250,39 +186,6 @@ def _rules_of(program: str) -> list[Rule]:
 
 def _text(command: SimpleCommand) -> str:
     return "\0".join(["", *command.arguments, *([] if command.stdin is None else [command.stdin]), ""])
-
-
-def _written_paths(command: SimpleCommand) -> Iterator[str]:
-    """Paths that the command writes to, from its redirections, operands and options."""
-    yield from command.written
-    if command.program in _WRITERS:
-        targets = command.operands[-1:] if command.program in _LAST_OPERAND_ONLY else command.operands
-        targets = targets[1:] if command.program in _SECOND_OPERAND else targets
-        yield from (target for target in targets if not _HAS_HOST.match(target))
-    elif command.program == "dd":
-        yield from (word.removeprefix("of=") for word in command.arguments if word.startswith("of="))
-    options = _OUTPUT_OPTIONS.get(command.program, frozenset())
-    for word, following in command.pairs:
-        option, equals, value = word.partition("=")
-        if is_option(option, options):
-            if equals or not following.startswith(("-", "http")):
-                yield value if equals else following
-        elif len(word) > len("-o") and word[0] == "-" and word[1] != "-" and word[:2] in options:
-            yield word[2:]
-
-
-def _leads_outside(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
-    """Findings for a build or test tool that is given files from outside the workspace."""
-    if command.program not in DEVELOPMENT and command.program not in READING_SUBCOMMANDS:
-        return
-    for word, following in command.pairs:
-        option, equals, value = word.partition("=")
-        short = word[:2] if word[:1] == "-" and word[1:2] != "-" and len(word) > len("-f") else ""
-        target = value if equals and option in _LEADS_TO else word[2:] if short in _LEADS_TO else following
-        if (option in _LEADS_TO or short in _LEADS_TO) and target[:1] in {"/", "~", ".", "$"}:
-            full = command.full(target)
-            if not is_inside(full.rstrip("/"), workdir):
-                yield Finding("MEDIUM", f"Has {command.program} work by files outside the workspace: {quoted(target)}.")
 
 
 # --- programs whose targets decide --------------------------------------------------------------------
@@ -326,16 +229,14 @@ def _find(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
         wide = any(is_wide(target, workdir=workdir) and target.rstrip("/") != workdir for target in targets)
         wide = wide and not command.operands[0].startswith(".")
         yield Finding("HIGH" if wide else "MEDIUM", "Deletes what `find` finds.")
-    if command.has("-exec", "-execdir", "-ok", "-okdir") and "{}" in command.arguments:
-        runners = {word.rsplit("/", 1)[-1] for word in command.arguments} & {
-            "sh",
-            "bash",
-            "dash",
-            "zsh",
-            "xargs",
-            "eval",
-        }
-        if runners:
+    if command.has("-exec", "-execdir", "-ok", "-okdir"):
+        words = {word.rsplit("/", 1)[-1] for word in command.arguments}
+        runs_shell = not words.isdisjoint(
+            {"sh", "bash", "dash", "zsh", "ksh", "ash", "xargs", "eval", "python", "perl"}
+        )
+        if runs_shell and any("{}" in word and re.search(r"[\s;|&$(]", word) for word in command.arguments):
+            yield Finding("HIGH", "Puts the names that `find` finds into a shell's text.")
+        elif runs_shell and "{}" in command.arguments:
             yield Finding("MEDIUM", "Runs a shell for what `find` finds.")
 
 
@@ -345,9 +246,17 @@ def _sed(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
         for target in files:
             yield from place_findings(command.full(target), workdir=workdir)
     for script in scripts:
-        pieces = re.split(r"[;\n{}]", script)
-        if not _SED_PLAIN.fullmatch(script[:2000]) and not all(_SED_PLAIN.fullmatch(piece[:2000]) for piece in pieces):
-            yield Finding("MEDIUM", "A sed script that may run commands or write files.")
+        at = 0
+        while at < min(len(script), _MAX_SED_CHARS):
+            match = _SED_PLAIN.match(script, at)
+            if match is None or match.end() == at:
+                break
+            at = match.end() + 1
+            if target := (match["s"] or match["w"] or "").strip():
+                yield from write_findings(target, command, workdir=workdir)
+                yield Finding("MEDIUM", f"A sed script that writes {quoted(target)}.")
+        if at < len(script):
+            yield Finding("HIGH", "A sed script that may run commands.")
 
 
 def _sed_words(arguments: tuple[str, ...]) -> tuple[list[str], list[str], bool]:
@@ -362,25 +271,32 @@ def _sed_words(arguments: tuple[str, ...]) -> tuple[list[str], list[str], bool]:
             in_place = in_place or is_option(name, {"--in-place"})
             if is_option(name, {"--expression"}):
                 scripts.append(value if equals else next(words, ""))
-            elif is_option(name, {"--file"}):
-                scripts.append("e")
+            elif is_option(name, {"--file"}) and not equals:
+                next(words, "")
         elif word.startswith("-") and len(word) > 1:
             flag = re.search("[efil]", word)
             letter, value = (flag[0], word[flag.end() :]) if flag else ("", "")
             in_place = in_place or letter == "i"
             if letter in {"e", "f", "l"}:
                 value = value or next(words, "")
-            scripts += [value if letter == "e" else "e"] if letter in {"e", "f"} else []
+            scripts += [value if letter == "e" else ""] if letter in {"e", "f"} else []
         else:
             rest.append(word)
     return (scripts, rest, in_place) if scripts else (rest[:1], rest[1:], in_place)
 
 
-def _awk(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    if _AWK_RUNS.search(" ".join(command.operands)) or command.has(
-        "-f", "-l", "-i", "--file", "--include", "--load", "-e"
-    ):
-        yield Finding("MEDIUM", "An awk program that may run commands or write files.")
+def _awk(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
+    text = " ".join(command.operands)
+    if _AWK_RUNS.search(text):
+        yield Finding("HIGH", "An awk program that may run commands.")
+    elif _AWK_WRITES.search(text):
+        targets = _AWK_TARGET.findall(text)
+        is_plain = len(targets) == len(re.findall(r">(?!=)", text.replace(">>", ">")))
+        yield Finding("MEDIUM" if is_plain else "HIGH", "An awk program that may write files.")
+        for target in targets:
+            yield from write_findings(target, command, workdir=workdir)
+    if command.has("-f", "-l", "-i", "--file", "--include", "--load", "-e", "-E", "--exec"):
+        yield Finding("MEDIUM", "An awk program of a file, which the rules do not read.")
 
 
 def _move(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
@@ -388,6 +304,19 @@ def _move(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
         if is_wide(command.full(target), workdir=workdir):
             yield Finding("HIGH", f"Moves {quoted(target)} away.")
         yield from (finding for finding in place_findings(command.full(target), workdir=workdir) if ".git" in target)
+
+
+def _kill(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
+    words = [*command.arguments]
+    if words[:1] in (["-0"], ["-l"], ["-L"]) or words[:2] in (["-s", "0"], ["-n", "0"]):
+        return
+    if words[:1] in (["-s"], ["-n"]):
+        words = words[2:]
+    elif len(words) > 1 and words[0].startswith("-"):
+        words = words[1:]
+    others = [word for word in words if word != "--" and not re.fullmatch(r"%[\w%+-]*|\$!", word)]
+    if others:
+        yield Finding("HIGH", f"Ends a process that is no job of this shell: {quoted(' '.join(others))}.")
 
 
 def _link(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
@@ -413,6 +342,7 @@ _BY_TARGET: dict[str, Callable[[SimpleCommand, str], Iterator[Finding]]] = {
     "git": git_findings,
     "mv": _move,
     "ln": _link,
+    "kill": _kill,
     **dict.fromkeys(("chmod", "chown", "chgrp"), _change_rights),
     **dict.fromkeys(("find", "fd"), _find),
     **dict.fromkeys(("sed", "gsed"), _sed),

@@ -10,15 +10,26 @@ import functools
 import importlib.metadata
 import json
 import posixpath
-import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ohsandbox.conversation.approvals.rules.arithmetic import Arithmetic
+from ohsandbox.conversation.approvals.rules.shell_words import (
+    COMPUTED,
+    SENTINELS,
+    computed_words,
+    expanded_text,
+    fields,
+    input_of,
+    plain,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from ohsandbox.conversation.approvals.rules import Finding
 
 MAX_CHARS = 64 * 1024
 """Limit of a text. Its syntax tree is up to 600 times as long; parsing any 64 KiB took under 4 s on a loaded
@@ -40,23 +51,8 @@ _MAX_FED = 32
 _MAX_DIRECTORY_CHARS = 512
 """Limit of a tracked directory: rules on paths would take longer with each `cd`."""
 
-_MAX_BRACES = 64
-
-_OPEN, _CLOSE, _COMMA, _SPLIT = "\ue000", "\ue001", "\ue002", "\ue003"
-"""Placeholders for `{`, `}`, `,` outside quotes, and for a place where the shell splits a word; no result has them."""
-
-_SENTINELS = str.maketrans({_OPEN: "{", _CLOSE: "}", _COMMA: ",", _SPLIT: " "})
-_BRACES = str.maketrans({"{": _OPEN, "}": _CLOSE, ",": _COMMA})
-_GROUP = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
-_UNQUOTED_ESCAPE = re.compile(r"\\(\n|.)|([{},])", re.DOTALL)
-_QUOTED_ESCAPE = re.compile(r"\\([$`\"\\\n])")
-_ANSI_C = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{1,4}|U[0-9A-Fa-f]{1,8}|[0-7]{1,3}|c.|.)", re.DOTALL)
-_ANSI_C_LETTERS = dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True))
 _OUTPUT = frozenset({">", ">>", ">|", ">!", ">>!", "&>", "&>>", "<>", ">&"})
 _PIPES = frozenset({"|", "|&"})
-
-COMPUTED = "$(...)"
-"""Placeholder for a command substitution in a word."""
 
 
 class UnreadableError(ValueError):
@@ -71,6 +67,8 @@ class SimpleCommand(NamedTuple):
     arguments: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
     """Targets of the command's output redirections."""
+    inputs: tuple[str, ...] = ()
+    """Files of its input redirections."""
     assigned: tuple[tuple[str, str], ...] = ()
     """Variables set before the command, or by it."""
     cwd: str = ""
@@ -84,6 +82,10 @@ class SimpleCommand(NamedTuple):
     wrapped_by: tuple[str, ...] = ()
     path: str = ""
     """The program as written."""
+    computed: frozenset[str] = frozenset()
+    """Words, and text of standard input, with something that the shell expands; a quoted `$X` is none."""
+    splits: frozenset[str] = frozenset()
+    """Those of them that may become several words, or options."""
 
     @property
     def flags(self) -> str:
@@ -103,7 +105,7 @@ class SimpleCommand(NamedTuple):
     @property
     def computes(self) -> bool:
         """Whether the program's name is an expansion."""
-        return bool(set(self.program) & set("$`*?["))
+        return self.program != "[" and bool(set(self.program) & set("$`*?["))
 
     def has(self, *options: str) -> bool:
         """Whether an argument is one of the long options (or exact words)."""
@@ -118,8 +120,14 @@ class SimpleCommand(NamedTuple):
     def running(self, argv: Sequence[str]) -> SimpleCommand:
         """Return this command with argv in place of its program and arguments."""
         wrapped = (*self.wrapped_by, self.program)
+        computed = self.computed.union(word for word in argv if COMPUTED in word)
         return self._replace(
-            program=basename(argv[0]), path=argv[0], arguments=tuple(argv[1:]), wrapped_by=wrapped, written=()
+            program=argv[0] if argv[0].startswith("python -m ") else basename(argv[0]),
+            path=argv[0],
+            arguments=tuple(argv[1:]),
+            wrapped_by=wrapped,
+            written=(),
+            computed=computed,
         )
 
 
@@ -132,10 +140,11 @@ def is_option(word: str, options: Collection[str]) -> bool:
 
 
 class Reading(NamedTuple):
-    """Commands of a text, and the names of functions that it defines."""
+    """Commands of a text, the names of functions that it defines, and findings in its arithmetic."""
 
     commands: list[SimpleCommand]
     functions: frozenset[str]
+    arithmetic: tuple[Finding, ...] = ()
 
 
 def parse_commands(text: str, *, cwd: str, variables: Mapping[str, str] | None = None) -> Reading:
@@ -146,7 +155,7 @@ def parse_commands(text: str, *, cwd: str, variables: Mapping[str, str] | None =
     """
     reader = _TreeWalker(cwd, variables or {})
     reader.walk(_syntax_tree(text))
-    return Reading(reader.commands, frozenset(reader.functions))
+    return Reading(reader.commands, frozenset(reader.functions), reader.arithmetic_findings())
 
 
 def basename(word: str) -> str:
@@ -162,7 +171,7 @@ def _syntax_tree(text: str) -> Any:
         raise UnreadableError(f"it has {len(text)} characters, and the rules read no more than {MAX_CHARS}")
     if "\0" in text:
         raise UnreadableError("it holds a NUL")
-    data = text.translate(_SENTINELS).encode("utf-8", "replace")
+    data = text.translate(SENTINELS).encode("utf-8", "replace")
     argv = [_shfmt(), "--to-json", "--language-dialect=bash"]
     try:
         done = subprocess.run(argv, input=data, capture_output=True, timeout=_PARSE_S, check=False, cwd="/", env={})
@@ -174,9 +183,14 @@ def _syntax_tree(text: str) -> Any:
         error_line = done.stderr.decode("utf-8", "replace").strip().split("\n", 1)[0]
         raise UnreadableError(f"it is not a complete shell command ({error_line[:200]})")
     try:
-        return json.loads(done.stdout, object_hook=lambda node: None if "Offset" in node else node)
+        return json.loads(done.stdout, object_hook=_without_position)
     except (ValueError, RecursionError):
         raise UnreadableError("it is nested too deep") from None
+
+
+def _without_position(node: dict[str, Any]) -> dict[str, Any] | None:
+    """None for a position in the text; a slice, `${x:1}`, has an `Offset` as well, which is a word."""
+    return None if isinstance(node.get("Offset"), int) else node
 
 
 @functools.cache
@@ -193,98 +207,6 @@ def _shfmt() -> str:
     if on_path := shutil.which("shfmt"):
         return on_path
     raise UnreadableError("the parser shfmt is missing: `pip install shfmt-py`")
-
-
-# --- words ------------------------------------------------------------------------------------------
-
-
-def _fields(word: Mapping[str, Any], variables: Mapping[str, str]) -> list[str]:
-    """Expand a word to fields: brace expansion, quote removal and field splitting."""
-    fields: list[str] = []
-    for text in _expanded(_text(word.get("Parts"), variables)):
-        fields += [piece.translate(_SENTINELS) for piece in text.split(_SPLIT) if piece or _SPLIT not in text]
-    return fields
-
-
-def _plain(word: Mapping[str, Any] | None, variables: Mapping[str, str]) -> str:
-    """Expand a word without field splitting."""
-    return _text((word or {}).get("Parts"), variables).translate(_SENTINELS)
-
-
-def _text(parts: Sequence[Mapping[str, Any]] | None, variables: Mapping[str, str], *, quoted: bool = False) -> str:
-    return "".join(_part(part, variables, quoted=quoted) for part in parts or ())
-
-
-def _part(part: Mapping[str, Any], variables: Mapping[str, str], *, quoted: bool) -> str:
-    kind, value = part.get("Type"), part.get("Value", "")
-    if kind == "Lit":
-        return _QUOTED_ESCAPE.sub(_escaped, value) if quoted else _UNQUOTED_ESCAPE.sub(_escaped, value)
-    if kind == "SglQuoted":
-        return _ANSI_C.sub(_ansi_c_character, value) if part.get("Dollar") else str(value)
-    if kind == "DblQuoted":
-        return _text(part.get("Parts"), variables, quoted=True)
-    if kind == "ParamExp":
-        return _parameter(part, variables, quoted=quoted)
-    if kind == "ExtGlob":
-        return "*"
-    return COMPUTED
-
-
-def _escaped(match: re.Match[str]) -> str:
-    if match[1] is None:
-        return match[0].translate(_BRACES)
-    return "" if match[1] == "\n" else match[1]
-
-
-def _parameter(part: Mapping[str, Any], variables: Mapping[str, str], *, quoted: bool) -> str:
-    name = (part.get("Param") or {}).get("Value", "")
-    changed = [key for key in part if key not in {"Type", "Short", "Param", "Exp"} and part[key]]
-    expansion = part.get("Exp") or {}
-    value: str | None = None
-    if not changed and (not expansion or expansion.get("Op") in {":-", "-", ":=", "="}):
-        value = variables.get(name)
-        if value is None and expansion and variables:
-            value = _plain(expansion.get("Word"), variables)
-    if name == "IFS" and value is None:
-        value = " "
-    if value is None:
-        return f"${name}" if not changed and not expansion else f"${{{name}...}}"
-    return value if quoted and name != "@" else re.sub(r"\s+", _SPLIT, value)
-
-
-def _ansi_c_character(match: re.Match[str]) -> str:
-    code = match[1]
-    if code[0] in "xuU" and len(code) > 1:
-        number = int(code[1:], 16)
-        return chr(number) if number <= sys.maxunicode else "\ufffd"
-    if code[0] in "01234567":
-        return chr(int(code, 8) & 0xFF)
-    if code[0] == "c" and len(code) > 1:
-        return chr(ord(code[1]) & 0x1F)
-    return _ANSI_C_LETTERS.get(code, code)
-
-
-def _expanded(text: str) -> list[str]:
-    """The brace expansions of text; more than _MAX_BRACES give one computed word."""
-    if _OPEN not in text:
-        return [text]
-    waiting = [text]
-    done: list[str] = []
-    for _ in range(4 * _MAX_BRACES):
-        if not waiting:
-            return done
-        word = waiting.pop(0)
-        group = _GROUP.search(word)
-        if group is None:
-            done.append(word)
-        elif _COMMA in group[1]:
-            waiting += [word[: group.start()] + choice + word[group.end() :] for choice in group[1].split(_COMMA)]
-        else:
-            inside = f"${{{group[1]}}}" if ".." in group[1] else f"{{{group[1]}}}"
-            waiting.append(word[: group.start()] + inside + word[group.end() :])
-        if len(waiting) + len(done) > _MAX_BRACES:
-            break
-    return ["$" + text[:200]]
 
 
 # --- commands ---------------------------------------------------------------------------------------
@@ -330,6 +252,10 @@ class _TreeWalker:
         self.functions: set[str] = set()
         self._values: dict[str, list[str]] = {name: [value] for name, value in variables.items()}
         self._cwd = cwd
+        self._arithmetic = Arithmetic()
+
+    def arithmetic_findings(self) -> tuple[Finding, ...]:
+        return tuple(self._arithmetic.findings(self._values))
 
     def walk(self, tree: Any) -> None:
         stack: list[_Visit] = [(tree, _Context([self._cwd]))]
@@ -346,6 +272,7 @@ class _TreeWalker:
 
     def _visited(self, node: _Node, at: _Context) -> Iterator[_Visit]:
         kind = node.get("Type")
+        self._arithmetic.look(node)
         if "Cmd" in node or "Redirs" in node:
             yield from self._statement(node, at)
         elif kind == "BinaryCmd" and node.get("Op") in _PIPES:
@@ -368,6 +295,7 @@ class _TreeWalker:
             at = at.subshell()
         if command.get("Type") in {None, "CallExpr", "DeclClause"}:
             program = self._simple(command, redirections, at)
+            self._arithmetic.look(command)
             parts = [command.get("Assigns"), command.get("Args"), redirections]
             yield parts, at._replace(consumer=program or at.consumer)
             return
@@ -395,6 +323,7 @@ class _TreeWalker:
             at.pipe.said = simple.stdin if simple.program == "cat" else None
             if simple.program in {"echo", "printf"}:
                 at.pipe.said = " ".join(simple.arguments)
+        self._arithmetic.reads(simple.program, simple.arguments)
         if simple.program in {"cd", "pushd"}:
             at.directory[0] = _directory(simple)
         for name, value in simple.assigned:
@@ -415,7 +344,7 @@ class _TreeWalker:
 
     def _loop(self, loop: _Node) -> None:
         if name := (loop.get("Name") or {}).get("Value"):
-            items = [field for word in (loop.get("Items") or ())[:_MAX_CANDIDATES] for field in _fields(word, {})]
+            items = [field for word in (loop.get("Items") or ())[:_MAX_CANDIDATES] for field in fields(word, {})]
             self._values[name] = [*self._values.get(name, ()), *items][:_MAX_CANDIDATES] or [""]
 
 
@@ -427,27 +356,36 @@ def _simple_command(
     assigns = command.get("Assigns") or (command.get("Args") if declares else ()) or ()
     if declares:
         argv = [(command.get("Variant") or {}).get("Value", "")]
-        argv += [_plain(item.get("Value"), chosen) for item in assigns if not item.get("Name")]
+        argv += [plain(item.get("Value"), chosen) for item in assigns if not item.get("Name")]
     else:
-        argv = [field for word in command.get("Args") or () for field in _fields(word, chosen)]
+        argv = [field for word in command.get("Args") or () for field in fields(word, chosen)]
     written = [
         target
         for item in redirections
         if item.get("Op") in _OUTPUT
-        for target in _fields(item.get("Word") or {}, chosen)
+        for target in fields(item.get("Word") or {}, chosen)
         if not ((item.get("Op") == ">&" and target.strip("-").isdigit()) or target == "-")
     ]
     text = _stdin(redirections, chosen)
+    computed, splits = computed_words([*(command.get("Args") or ()), *map(input_of, redirections)], chosen)
     return SimpleCommand(
         program=basename(argv[0]) if argv else "",
         arguments=tuple(argv[1:]),
         written=tuple(written),
+        inputs=tuple(
+            target
+            for item in redirections
+            if item.get("Op") == "<"
+            for target in fields(item.get("Word") or {}, chosen)
+        ),
         assigned=tuple(pair for item in assigns if (pair := _assigned(item, chosen))[0]),
         cwd=at.directory[0],
         fed=at.pipe.upstream if at.pipe else frozenset(),
         stdin=text if text is not None else at.pipe.text if at.pipe else None,
         consumer=at.consumer,
         path=argv[0] if argv else "",
+        computed=computed,
+        splits=splits,
     )
 
 
@@ -468,8 +406,8 @@ def _stages(node: _Node, at: _Context) -> Iterator[_Visit]:
 def _assigned(item: Mapping[str, Any], chosen: Mapping[str, str]) -> tuple[str, str]:
     name = (item.get("Name") or {}).get("Value", "")
     if array := item.get("Array"):
-        return name, " ".join(_plain(element.get("Value"), chosen) for element in array.get("Elems") or ())
-    return name, _plain(item.get("Value"), chosen)
+        return name, " ".join(plain(element.get("Value"), chosen) for element in array.get("Elems") or ())
+    return name, plain(item.get("Value"), chosen)
 
 
 def _stdin(redirections: Sequence[Mapping[str, Any]], chosen: Mapping[str, str]) -> str | None:
@@ -480,9 +418,9 @@ def _stdin(redirections: Sequence[Mapping[str, Any]], chosen: Mapping[str, str])
             end = (item.get("Word") or {}).get("Parts") or ()
             if any(part.get("Type") != "Lit" or "\\" in part.get("Value", "") for part in end):
                 return "".join(part.get("Value", "") for part in body)
-            return _text(body, chosen, quoted=True).translate(_SENTINELS)
+            return expanded_text(body, chosen, quoted=True).translate(SENTINELS)
         if item.get("Op") == "<<<":
-            return _plain(item.get("Word"), chosen)
+            return plain(item.get("Word"), chosen)
     return None
 
 

@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from ohsandbox.conversation.approvals.rules import Finding, names
-from ohsandbox.conversation.approvals.rules.shell_syntax import COMPUTED
+from ohsandbox.conversation.approvals.rules.paths import place_findings
+from ohsandbox.conversation.approvals.rules.shell_words import COMPUTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +55,34 @@ _STEERING_VALUES = {
 """Variables that make a workspace tool run code from outside it: those of `_STEERING` with any value, these if their
 value matches."""
 
+_FAMILIES = re.compile(
+    r"(?:_?JAVA|ANSIBLE|ANT|AWS|BASH|BUN|BUNDLE|CARGO|CGO|CHROME|CLOUDSDK|CMAKE|COMPOSER?|COVERAGE|CURL|CYPRESS|DENO|DOCKER|DOTNET|DYLD|"
+    r"EDITOR|ELIXIR|EMACS|ENV|ERL|ESLINT|FZF|GCC|GDK|GEM|GH|GIT|GLIBC|GNUPG|GNUTLS|GO|GPG|GRADLE|GREP|GTK|HELM|HEX|HG|HIST|HOME$|INPUTRC|JDK|"
+    r"JEST|JUPYTER|KRB5|KUBE|LD|LESS|LIBRARY|LOCPATH|LUA|MAKE|MALLOC|MANPATH|MAVEN|MIX|MOCHA|MYPY|MYSQL|NIX|NODE|NPM|NSS|OPENSSL|PDM|PERL|"
+    r"PG|PHP|PIP|PLAYWRIGHT|PNPM|POETRY|PSQL|PYTEST|PYTHON|QT_|R_|RAILS|RIPGREP|RSYNC|RUBY|RUST|SBT|SHELL|SSH|SSL|SVN|SYSTEMD|TAR|TCL|TERM|TF|"
+    r"TMPDIR|TOX|UV|VIM|VITE|WGET|XDG|YARN|ZDOTDIR|ZIP|ZSH|[A-Z]*(?:FLAGS|PATH|PRELOAD|STARTUP|INIT|RC|PAGER|EDITOR|SHELL|HOOKS?|WRAPPER|COMMAND)$)",
+    re.IGNORECASE,
+)
+"""Beginnings and ends of the names of variables that other programs read."""
+
+_HARMLESS = re.compile(
+    r"PYTHON(?:PATH|UNBUFFERED|DONTWRITEBYTECODE|HASHSEED|IOENCODING|UTF8|FAULTHANDLER|DEVMODE|TRACEMALLOC|ASYNCIODEBUG)|NODE_(?:ENV|OPTIONS)|"
+    r"RUST_(?:LOG|BACKTRACE|TEST_THREADS|MIN_STACK)|CARGO_(?:TERM_COLOR|INCREMENTAL|TARGET_DIR|NET_OFFLINE|BUILD_JOBS)|GO(?:OS|ARCH|ARM|MAXPROCS|FLAGS|"
+    r"111MODULE|TRACEBACK|GC)|CGO_ENABLED|GIT_(?:AUTHOR|COMMITTER)_(?:NAME|EMAIL|DATE)|GIT_(?:TERMINAL_PROMPT|MERGE_AUTOEDIT|OPTIONAL_LOCKS|EDITOR|"
+    r"SEQUENCE_EDITOR|PAGER)|PAGER|EDITOR|VISUAL|MANPAGER|LESS|PYTEST_(?:ADDOPTS|DISABLE_PLUGIN_AUTOLOAD|CURRENT_TEST)|RUSTFLAGS|(?:MAVEN|GRADLE)_OPTS|"
+    r"PIP_(?:NO_INPUT|DISABLE_PIP_VERSION_CHECK|NO_CACHE_DIR|QUIET)|UV_(?:OFFLINE|NO_CACHE|FROZEN|NO_PROGRESS)|DOCKER_BUILDKIT|COMPOSE_PROJECT_NAME|TERM|"
+    r"TF_LOG|AWS_(?:DEFAULT_)?REGION|PATH|MYPY_FORCE_COLOR|RAILS_ENV|MIX_ENV|JEST_WORKER_ID|C(?:XX|PP)?FLAGS|LDFLAGS|MAKEFLAGS|VITE_\w+|NEXT_\w+|PGPORT|"
+    r"PGHOST|PGUSER|PGDATABASE|CC|CXX|LD|AR|MAKE|RUSTC_WRAPPER|GIT_SSH_COMMAND|SHELL|GIT_EXTERNAL_DIFF|HISTSIZE|HISTCONTROL|NPM_TOKEN|NODE_NO_WARNINGS"
+)
+"""Those of them that only change what is printed, how fast or for which target; commands in them are read as such."""
+
+_WRITTEN = re.compile(
+    r"GIT_(?:WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|TRACE\w*)|CARGO_(?:TARGET_DIR|INSTALL_ROOT|HOME)|DESTDIR|[Pp]refix|PREFIX|CMAKE_INSTALL_PREFIX|"
+    r"PIP_(?:TARGET|PREFIX|LOG|CACHE_DIR)|PYTHON(?:USERBASE|PYCACHEPREFIX)|GOBIN|GOPATH|GOCACHE|COVERAGE_FILE|HISTFILE|TMPDIR|npm_config_(?:prefix|cache)|"
+    r"NPM_CONFIG_PREFIX|INSTALL_ROOT|OUT(?:PUT)?_?DIR|BUILDDIR"
+)
+"""Variables that say where a program writes."""
+
 _RUNS_IN_NODE = re.compile(r"-r\b|--(?:require|import|eval|loader)")
 _USUAL_PATHS = ("$PATH", "${PATH", "/usr/", "/opt/", "/root/", "/home/", "$HOME/", "~/")
 
@@ -66,7 +95,7 @@ _COMMAND_IN_INDEX = re.compile(r"\w\[[^\]\n]{0,200}(?:\$\(|`)")
 """bash(1), "Arithmetic Evaluation": an array index in a name, even quoted, is expanded, and its commands run."""
 
 
-def variable_findings(command: SimpleCommand) -> Iterator[Finding]:
+def variable_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Finding]:
     """Findings in the variables that a command sets or names."""
     name, values = command.program, [value for _, value in command.assigned]
     if name in _NAMES_VARIABLES and (name != "printf" or "-v" in command.arguments):
@@ -74,6 +103,9 @@ def variable_findings(command: SimpleCommand) -> Iterator[Finding]:
             yield Finding("HIGH", f"Sets {variable}, by which other programs run code unasked.")
     assignments = [word.partition("=")[::2] for word in command.arguments if "=" in word and name in _TAKES_VARIABLES]
     yield from (finding for pair in (*command.assigned, *assignments) if (finding := _value_finding(*pair)))
+    for variable, value in (*command.assigned, *assignments):
+        if _WRITTEN.fullmatch(variable) and value[:1] in {"/", "~", "."}:
+            yield from place_findings(command.full(value), workdir=workdir)
     if name in _EVALUATES_NAMES:
         values += [*command.arguments, command.stdin or ""]
     if any(_COMMAND_IN_INDEX.search(text.replace(COMPUTED, "")) for text in values):
@@ -91,6 +123,8 @@ def _value_finding(name: str, value: str) -> Finding | None:
         return Finding("MEDIUM", "Changes where the shell splits words (IFS).")
     if name == "PATH" and not value.startswith(_USUAL_PATHS):
         return Finding("MEDIUM", "Changes where programs are found first (PATH).")
+    if _FAMILIES.match(name) and not _HARMLESS.fullmatch(name):
+        return Finding("MEDIUM", f"Sets {name}, by which other programs may do other things.")
     return None
 
 

@@ -6,15 +6,19 @@ import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ohsandbox.conversation.approvals.rules import names, names_by_program
-from ohsandbox.conversation.approvals.rules.shell_syntax import SimpleCommand, basename, is_option
+from ohsandbox.conversation.approvals.rules.known_programs import arguments_of
+from ohsandbox.conversation.approvals.rules.shell_syntax import SimpleCommand, basename
+from ohsandbox.conversation.approvals.rules.shell_words import COMPUTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ohsandbox.conversation.approvals.rules.known_programs import Arguments
+
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "rbash", "mksh"})
 PYTHONS = re.compile(r"(?:i?python|pypy)[\d.]*")
 _CODE_OPTION = {
-    "perl": "eEpnM", "ruby": "e", "node": "ep", "nodejs": "ep", "bun": "e", "deno": "", "php": "rBRE", "lua": "e",
+    "perl": "eEmM", "ruby": "e", "node": "ep", "nodejs": "ep", "bun": "e", "deno": "", "php": "rBRE", "lua": "e",
     "luajit": "e", "Rscript": "e", "R": "e", "julia": "eE", "osascript": "e", "tclsh": "", "expect": "c", "groovy": "e",
     "scala": "e", "elixir": "e", "erl": "", "ghc": "e", "guile": "c", "sbcl": "", "emacs": "", "pwsh": "cC",
 }  # fmt: skip
@@ -38,74 +42,10 @@ class InnerCommand(NamedTuple):
     command: SimpleCommand | None = None
 
 
-_ARGV = {
-    program: (frozenset(options.split()), operands)
-    for programs, (options, operands) in {
-        "env": ("-u --unset -C --chdir", 0),
-        "nohup setsid command builtin busybox toybox unbuffer valgrind dbus-run-session docker podman kubectl "
-        "cross-env": ("", 0),
-        "nice": ("-n --adjustment", 0),
-        "ionice": ("-c -n -p --class --classdata", 0),
-        "stdbuf": ("-i -o -e", 0),
-        "exec": ("-a", 0),
-        "timeout gtimeout": ("-k -s --kill-after --signal", 1),
-        "xargs": ("-I -n -P -d -L -a -E -s --max-args --max-procs --delimiter --arg-file --replace", 0),
-        "chroot taskset pipenv pdm rye bundle mise rustup": ("", 1),
-        "time": ("-f -o --format --output", 0),
-        "strace": ("-e -o -p -s -u -E -P -a -b -I -O -S -X", 0),
-        "ltrace": ("-e -o -p -s -u -a -l -n", 0),
-        "flock": ("-w -E --timeout --wait --conflict-exit-code", 1),
-        "sudo": ("-u -g -h -p -C -r -t -U -D -T -R --user --group --host --prompt --chdir --chroot", 0),
-        "doas": ("-u -C", 0),
-        "pkexec": ("--user", 0),
-        "setpriv": ("--reuid --regid --groups --inh-caps --bounding-set", 0),
-        "unshare": ("--setgroups -S -G -R -w", 0),
-        "nsenter": ("-t --target -S -G", 0),
-        "chrt": ("-T -P -D", 1),
-        "prlimit": ("-p --pid", 0),
-        "perf": ("-e -o -F", 1),
-        "systemd-run": ("-p --property --unit -u --slice -E --setenv", 0),
-        "xvfb-run": ("-n -s -e -f --server-args --server-num", 0),
-        "fakeroot": ("-s -i", 0),
-        "proot": ("-r -b -w", 0),
-        "ssh": ("-b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w", 1),
-        "npx pnpx": ("-p --package -c --call", 0),
-        "bunx": ("-p --package", 0),
-        "uvx": ("--from --with -p --python", 0),
-        "pipx": ("--spec", 1),
-        "dotenv": ("-f", 0),
-        "poetry": ("-C --directory", 1),
-        "uv": ("--with --python -p --project --directory --extra --group", 1),
-        "hatch": ("-e --env", 1),
-        "conda": ("-n --name -p --prefix", 1),
-        "micromamba": ("-n -p", 1),
-    }.items()
-    for program in programs.split()
-}  # fmt: skip
-"""Programs followed by an argv: their options that take a word, and the number of operands before the argv."""
-
-_RUNS = {"poetry", "uv", "pipenv", "pdm", "hatch", "rye", "bundle", "conda", "micromamba", "mise", "rustup"}
-"""Programs that run what follows `run`, `exec`, `x` or `--`, and nothing else."""
-
-_TEXT = frozenset({"watch", "parallel", "hyperfine", "entr", "tmux", "screen", "at", "batch", "nix-shell", "script"})
-"""Programs whose operands, joined or single, are shell commands."""
-
-_TEXT_OPTION = {
-    "su": "-c", "runuser": "-c", "flock": "-c", "script": "-c", "npx": "-c", "env": "-S", "nix-shell": "--run",
-    "mapfile": "-C", "readarray": "-C", "compgen": "-C", "complete": "-C",
-}  # fmt: skip
-"""Options whose argument is a shell command."""
-
-_LONG_TEXT_OPTION = frozenset(
-    {"--command", "--call", "--split-string", "--session-command", "--to-command", "--filter"}
-)
-
 _FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _FD_RUNS = frozenset({"-x", "-X", "--exec", "--exec-batch"})
 _MAX_START_CHARS = 512
 """Limit of a start directory of `find` that is put into its commands, where it may occur thousands of times."""
-
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 _HAZARDS = SHELLS | names("rm dd mkfs shred curl wget nc ncat sudo su eval git chmod chown mv tee ssh scp find kill")
 """Names searched for among the words of a program that may run another."""
@@ -118,29 +58,37 @@ def is_interpreter(program: str) -> bool:
     return program in SHELLS or program in _CODE_OPTION or PYTHONS.fullmatch(program) is not None
 
 
-def is_wrapper(program: str) -> bool:
-    """Whether the program is known to run another one."""
-    return program in _ARGV or program in _TEXT or program in _TEXT_OPTION
-
-
 def inner_of(command: SimpleCommand) -> Iterator[InnerCommand]:
     """The code and commands that a command runs, as far as its words show."""
     name = command.program
-    if name == "eval":
-        yield InnerCommand("shell", " ".join(command.arguments))
-    elif name in {"trap", "alias"}:
-        texts = command.operands if name == "alias" else command.operands[:1]
-        yield from (InnerCommand("shell", word.split("=", 1)[-1]) for word in texts)
+    arguments = arguments_of(command)
+    if name == "alias":
+        yield from (InnerCommand("shell", word.split("=", 1)[-1]) for word in command.operands)
     elif is_interpreter(name):
         yield from _of_interpreter(command)
     elif name in {"find", "fd", "fdfind"}:
         yield from _of_find(command)
-    if name in _TEXT:
-        yield InnerCommand("shell", " ".join(command.operands))
-        yield from (InnerCommand("shell", word) for word in command.operands if " " in word)
-    yield from (InnerCommand("shell", text) for text in _text_options(command))
-    if name in _ARGV:
-        yield from _of_argv(command)
+    else:
+        shell = [item.text for item in arguments.of_kind("shell")]
+        if name in {"eval", "watch", "parallel", "hyperfine", "entr", "tmux", "screen"}:
+            shell = [" ".join(shell), *(text for text in shell if " " in text)]
+        yield from (InnerCommand("shell", text) for text in shell if text)
+        yield from (InnerCommand("python", item.text) for item in arguments.of_kind("python"))
+        yield from (InnerCommand("foreign", item.text) for item in arguments.of_kind("code"))
+    if name == "ssh" and len(command.operands) > 1:
+        yield InnerCommand("shell", " ".join(command.operands[1:]))
+    if arguments.command:
+        yield InnerCommand("shell", "", command.running(_with_input(name, arguments)))
+
+
+def _with_input(name: str, arguments: Arguments) -> Sequence[str]:
+    """The argv that a program runs; words that it takes from its input are computed ones."""
+    if name != "xargs":
+        return arguments.command
+    replaced = [item.text or "{}" for item in arguments.items if item.option in {"-I", "-i", "--replace"}]
+    if not replaced:
+        return [*arguments.command, COMPUTED]
+    return [word.replace(replaced[-1], COMPUTED) for word in arguments.command]
 
 
 def hazards_in(command: SimpleCommand) -> Iterator[SimpleCommand]:
@@ -161,43 +109,6 @@ def approximate_commands(code: str, like: SimpleCommand) -> Iterator[SimpleComma
         starts = [number for number, word in enumerate(words) if basename(word) in _HAZARDS]
         for number in starts[:_MAX_HAZARDS]:
             yield like.running(words[number:])
-
-
-def _text_options(command: SimpleCommand) -> Iterator[str]:
-    option = _TEXT_OPTION.get(command.program)
-    for word, following in command.pairs:
-        if option and (word == option or (word.startswith(option) and not option.startswith("--"))):
-            yield word.removeprefix(option) or following
-        elif is_option(word, _LONG_TEXT_OPTION):
-            yield word.split("=", 1)[1] if "=" in word else following
-
-
-def _of_argv(command: SimpleCommand) -> Iterator[InnerCommand]:
-    name, rest = command.program, list(command.arguments)
-    options, skipped = _ARGV[name]
-    if name in {"docker", "podman", "kubectl"}:
-        return  # the beginning of the argv is not known: see `hazards_in`
-    if name in _RUNS and not set(rest) & {"run", "exec", "x", "--"}:
-        return
-    if name == "command" and {"-v", "-V"} & set(rest[:1]):
-        return
-    rest = _after_options(rest, options, assignments=name in {"env", "sudo", "cross-env", "doas"})
-    for _ in range(skipped):
-        rest = _after_options(rest[1:], options, assignments=False)
-    if name == "ssh" and rest:
-        yield InnerCommand("shell", " ".join(rest))
-    elif rest:
-        yield InnerCommand("shell", "", command.running(rest))
-
-
-def _after_options(words: Sequence[str], with_value: frozenset[str], *, assignments: bool) -> list[str]:
-    rest = list(words)
-    at = 0
-    while at < len(rest) and (rest[at].startswith("-") or (assignments and _ASSIGNMENT.match(rest[at]))):
-        if rest[at] == "--":
-            return rest[at + 1 :]
-        at += 2 if rest[at] in with_value else 1
-    return rest[at:]
 
 
 def _of_find(command: SimpleCommand) -> Iterator[InnerCommand]:
@@ -296,6 +207,10 @@ def _foreign_code(command: SimpleCommand) -> Iterator[str]:
         if word.split("=", 1)[0] in words:
             yield word.split("=", 1)[1] if "=" in word else following
         elif word.startswith("-") and not word.startswith("--"):
-            at = min((word.index(letter) for letter in letters if letter in word[1:]), default=0)
-            if at:
+            at = (
+                len(word) - 1
+                if word[-1] in letters
+                else min((word.index(c) for c in letters if c in word[1:]), default=0)
+            )
+            if at > 0:
                 yield word[at + 1 :] or following

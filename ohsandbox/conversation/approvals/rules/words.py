@@ -1,0 +1,158 @@
+"""Findings for the words of a command by their kinds: what is unknown, evaluated, or written outside the workspace."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ohsandbox.conversation.approvals.rules import Finding, quoted
+from ohsandbox.conversation.approvals.rules.known_programs import FREE, UNKNOWN
+from ohsandbox.conversation.approvals.rules.paths import is_home, is_inside, place_findings, secret_of_word
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ohsandbox.conversation.approvals.rules.known_programs import Argument, Arguments
+    from ohsandbox.conversation.approvals.rules.shell_syntax import SimpleCommand
+
+STDIN = re.compile(r"-|/dev/(?:stdin|fd/\d+|tty)|/proc/(?:self|\d+|\$\$)/fd/\d+|.*\$\(\.\.\.\).*", re.DOTALL)
+"""Paths of text that comes from a command or a pipe."""
+
+_CODE = re.compile(r"[;|&`!<>{}\n\\]|\$\(|\w\s{0,3}\(|^\+\S|\w\s{1,3}/")
+"""Text that may be code of some language, a shell command with a path, or an editor's command."""
+
+_EVALUATES = re.compile(
+    r"--?(?:\w+-){0,4}(?:eval|exec|execute|command|cmd|shell|script|hook|program|pager|editor|plugin|preload|wrapper|rsh|"
+    r"invoke|require|run|pre|post|init|expr|ex|startup|on-\w+)(?:-\w+){0,4}(?:=|$)|-[a-zA-Z]*[ecE]$"
+)
+"""Options whose name says that their value is run."""
+
+_PLAIN_VALUE = re.compile(r"[\w./-]*\.\w+|\d[\d.]*")
+"""A file's name or a number, as in `-c settings.toml`."""
+
+_ELSEWHERE = re.compile(r"(?:^-\w|^|[=:,@])((?:/|~|\.\.(?:/|$)|\$HOME\b|\$\{HOME\}).*)", re.DOTALL)
+"""Group 1 is a path in a word, after an option or a separator."""
+
+_DIRECTORIES = frozenset(
+    {"-C", "--directory", "--dir", "--cwd", "--prefix", "--chdir", "--working-dir", "--working-directory",
+     "--project-dir", "--rootdir", "--root", "--manifest-path", "--project", "-p", "--path"}
+)  # fmt: skip
+"""Options that name the directory where a program works."""
+
+_TREES = {"grep": "rR", "egrep": "rR", "fgrep": "rR", "cp": "rRa", "diff": "r", "zip": "r"}
+"""Letters without which these programs read no whole directory."""
+
+
+def word_findings(
+    command: SimpleCommand, arguments: Arguments, *, workdir: str, is_guess: bool = False
+) -> Iterator[Finding]:
+    """Findings in the command's words, each by its kind; is_guess: only of words whose kind is known."""
+    for number, item in enumerate(arguments.items):
+        if item.kind not in FREE and (secret := secret_of_word(item.text)):
+            yield Finding("HIGH", f"Touches keys or passwords: {quoted(secret)}.")
+        if not item.kind.startswith(UNKNOWN):
+            yield from _known(item, command, arguments, workdir=workdir)
+        elif not is_guess:
+            before = arguments.items[number - 1].text if number else ""
+            yield from _unknown(item, before, command, arguments, workdir=workdir)
+    if not is_guess:
+        yield from _usage_findings(command, arguments, workdir=workdir)
+
+
+def _usage_findings(command: SimpleCommand, arguments: Arguments, *, workdir: str) -> Iterator[Finding]:
+    usage = arguments.usage
+    if usage is not None and "asks*" in usage.operands:
+        yield Finding("MEDIUM", f"What {usage.name} does, the rules do not judge.")
+    if usage is not None and usage.has_dangers and any(word in command.splits for word in command.arguments):
+        yield Finding("MEDIUM", f"Words that the shell computes may be options of {usage.name}.")
+    if (usage is None or usage.writes_here) and command.cwd not in {"", workdir}:
+        for finding in place_findings(command.cwd.rstrip("/") + "/file", workdir=workdir):
+            if finding.risk == "HIGH":
+                yield Finding("HIGH", f"Lets {command.program} work in {quoted(command.cwd)}, outside the workspace.")
+
+
+def _known(item: Argument, command: SimpleCommand, arguments: Arguments, *, workdir: str) -> Iterator[Finding]:
+    name = command.program if arguments.usage is None else arguments.usage.name
+    if item.kind == "runs":
+        words = f"{item.option} {item.text}".strip()
+        yield Finding("HIGH", f"Lets {name} run code, or a program, that its words name: {quoted(words)}.")
+    elif (item.kind == "asks" and item.option) or (item.kind == "plugin" and not item.text.startswith("no:")):
+        yield Finding("MEDIUM", f"The rules do not judge {quoted(item.option or item.text)} of {name}.")
+    elif path := _written(item, arguments, command):
+        yield from write_findings(path, command, workdir=workdir)
+    elif item.kind == "project" or (item.kind == "script" and item.text != "-"):
+        yield from _project(item, name, command, workdir=workdir)
+    elif item.kind == "tree" and is_home(item.text) and _reads_tree(command):
+        yield Finding("HIGH", f"Reads all of {quoted(item.text)}, keys and passwords included.")
+
+
+def read_findings(paths: Iterable[str]) -> Iterator[Finding]:
+    """Findings for files that are read: keys and passwords."""
+    for path in paths:
+        if secret := secret_of_word(path):
+            yield Finding("HIGH", f"Touches keys or passwords: {quoted(secret)}.")
+
+
+def write_findings(path: str, command: SimpleCommand, *, workdir: str) -> Iterator[Finding]:
+    """Findings for a path that the command writes."""
+    if path == "-":
+        return
+    if path.startswith(("|", "!")):  # strace(1), -o
+        yield Finding("HIGH", f"Runs a command instead of writing a file: {quoted(path)}.")
+    yield from place_findings(command.full(path), workdir=workdir)
+    if path.startswith(("$", "`")) and not path.startswith(("$HOME", "${HOME")):
+        yield Finding("MEDIUM", f"Writes to a path that the shell computes: {quoted(path)}.")
+
+
+def _written(item: Argument, arguments: Arguments, command: SimpleCommand) -> str:
+    """The path that an argument has its program write; "" for none."""
+    if item.kind == "write":
+        return item.text
+    if command.program == "dd":
+        return item.text.removeprefix("of=") if item.text.startswith("of=") else ""
+    if item.kind == "report":  # `--cov-report=xml:PATH`
+        return item.text.partition(":")[2]
+    if item.kind != "archive":
+        return ""
+    letters = command.arguments[0] + command.flags
+    return item.text if arguments.has("--create", "--append", "--update") or set(letters) & set("cruA") else ""
+
+
+def _unknown(
+    item: Argument, before: str, command: SimpleCommand, arguments: Arguments, *, workdir: str
+) -> Iterator[Finding]:
+    name = command.program if arguments.usage is None else arguments.usage.name
+    word = item.text
+    is_code = _CODE.search(re.sub(r"^\w+://", "", word)) or (arguments.usage is None and re.search(r"\s", word))
+    option, equals, value = word.partition("=") if word.startswith("-") else (before, "=", word)
+    if is_code or (equals and _EVALUATES.match(option) and not _PLAIN_VALUE.fullmatch(value)):
+        yield Finding("HIGH", f"Gives {name} a text that it may run: {quoted(word)}.")
+        return
+    found = (each for path in _paths(word) for each in place_findings(command.full(path), workdir=workdir))
+    if any(finding.risk == "HIGH" for finding in found):
+        yield Finding("HIGH", f"Lets {name} do something unknown with {quoted(word)}, outside the workspace.")
+    else:
+        yield Finding("MEDIUM", f"The rules do not know {quoted(word)} of {name}.")
+
+
+def _paths(word: str) -> Iterator[str]:
+    word = re.sub(r"\w+://", "", word)
+    if found := _ELSEWHERE.search(word):
+        yield found[1]
+    if not word.startswith("-") or "=" in word:
+        yield word.partition("=")[2] or word
+
+
+def _project(item: Argument, name: str, command: SimpleCommand, *, workdir: str) -> Iterator[Finding]:
+    path = command.full(item.text)
+    if STDIN.fullmatch(item.text):
+        yield Finding("HIGH", f"Lets {name} run what a command or a text gives it.")
+    elif not path.startswith("$PWD/") and not is_inside(path.rstrip("/"), workdir):
+        yield Finding("MEDIUM", f"Has {name} work by files outside the workspace: {quoted(item.text)}.")
+        if item.option in _DIRECTORIES and not path.startswith(("$", "`")):
+            yield from place_findings(path.rstrip("/") + "/file", workdir=workdir)
+
+
+def _reads_tree(command: SimpleCommand) -> bool:
+    letters = _TREES.get(command.program)
+    return letters is None or bool(set(letters) & set(command.flags)) or command.has("--recursive", "--archive")
