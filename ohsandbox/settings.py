@@ -108,6 +108,8 @@ class Settings(ConfigModel):
     """Ports of services on this machine that the sandbox can reach."""
     git: Literal["guarded", "ro", "rw"] = "guarded"
     """Which parts of a workspace are guarded against the sandbox; see `DockerRuntime`."""
+    hard_links: Literal["separate", "keep"] | None = None
+    """What is done about files of a workspace that have names outside of it; None separates. See `DockerRuntime`."""
     mounts: tuple[str, ...] = ()
     """More files of this machine to bind, each "SOURCE:TARGET[:ro]"; see `DockerRuntime`."""
     instructions: str | None = None

@@ -128,6 +128,7 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
     "forward": (("3000",), "8000:80, 3000", ("0:80",)),
     "expose_host": ((5432,), "6379, 5432", (80,)),
     "git": ("ro", "rw", "guarded"),
+    "hard_links": ("keep", "separate", "keep"),
     "instructions": ("/file", "/variable", "/flag"),
     "memory": (64 << 20, "1g", 2 << 30),
     "cpus": (1.0, "1.5", 2.0),

@@ -99,6 +99,11 @@ RULES: dict[str, SettingRule] = {
     "checkpoints": SettingRule("false: no undo", _is_true),
     "stuck_detection": SettingRule(gives_less=_is_true),
     "git": SettingRule("rw: nothing guards the configuration and hooks of git", _later("rw", "guarded", "ro")),
+    "hard_links": SettingRule(
+        "keep: what is written to files that have names outside of the workspace changes them there too",
+        _later("keep", "separate"),
+        "separate",
+    ),
     "max_iterations": SettingRule(gives_less=_at_most),
     "max_time_s": SettingRule(gives_less=_at_most),
     "max_tokens": SettingRule(gives_less=_at_most),

@@ -83,6 +83,7 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
         gpus="all" if container.gpus == "all" else None if container.gpus is None else int(container.gpus),
         profile=container.profile,
         runtime=container.oci_runtime or "",
+        hard_links=container.hard_links,
     )
 
 

@@ -43,6 +43,8 @@ class ContainerOptions(ContainerLimits):
     """An OCI runtime of the engine, such as runsc."""
     profile: Literal["strict", "trusted"] | None = None
     """How strict the sandbox is; see `DockerRuntime`."""
+    hard_links: Literal["separate", "keep"] | None = None
+    """What is done about files of bound directories that have names outside; see `DockerRuntime`."""
     accept_unenforced: bool = False
     """Whether to accept an engine or OCI runtime that does not enforce the limits; `Runtime.describe` names them."""
 

@@ -120,6 +120,7 @@ _OPTIONS: dict[str, tuple[Any, Callable[[DockerOptions, dict[str, Any]], object]
     "platform": ("linux/arm64", lambda asked, _: asked.platform, "linux/arm64"),
     "gpus": ("2", lambda _, sent: sent["HostConfig"]["DeviceRequests"][0]["Count"], 2),
     "oci_runtime": ("runsc", lambda _, sent: sent["HostConfig"]["Runtime"], "runsc"),
+    "hard_links": ("keep", lambda asked, _: asked.hard_links, "keep"),
     "profile": ("strict", lambda _, sent: sent["HostConfig"]["ReadonlyRootfs"], True),
     "accept_unenforced": (True, lambda asked, _: asked.limits.enforced, False),
 }

@@ -20,6 +20,7 @@ OF_DEVCONTAINER = {"features", "start", "local", "remote user"}
 NARROWED = {
     "network": (["open", "allowlist", "none"], "allowlist"),
     "git": (["rw", "guarded", "ro"], None),
+    "hard_links": (["keep", "separate"], "separate"),
     "confirm": (["never", "risky", "medium", "always"], "risky"),
     "skill_servers": (["allow", "ask", "never"], "ask"),
 }

@@ -167,6 +167,10 @@ class SandboxOptions:
         "Protection of repositories in --workspace. guarded: commits work; git config, hooks and files that editors "
         "and agents execute are read-only (default). ro: .git is read-only. rw: no protection."
     )
+    hard_links: Literal["separate", "keep"] | None = _sandbox(
+        "Files in --workspace that are hard-linked to names outside, as by uv and pnpm. separate: each is replaced by "
+        "a copy of its own before the start (default). keep: the sandbox changes them under all their names."
+    )
     memory: int | None = _sandbox(
         f"Memory limit, swap included, as in 512m or 4g.  [default: {DEFAULT_MEMORY_BYTES >> 30}g]",
         "SIZE",

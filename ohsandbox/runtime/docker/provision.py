@@ -286,8 +286,11 @@ def _release_network(engine: Engine, held: lease.Lease) -> None:
 
 
 def binds_now(options: DockerOptions) -> tuple[bind_mounts.Bind, ...]:
-    """Return the binds, with nested mounts for their present contents; creates missing mount sources."""
-    return bind_mounts.binds_of(options.bound, options.git)
+    """Return the binds, with nested mounts for their present contents; creates missing mount sources.
+
+    Files that have names outside of the binds are separated from them, if the options say so.
+    """
+    return bind_mounts.binds_of(options.bound, options.git, options.hard_links, free_bytes=options.limits.free_bytes)
 
 
 def release_workspace(

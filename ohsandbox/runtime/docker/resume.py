@@ -18,7 +18,6 @@ from ohsandbox.runtime.docker.engine.own_container import as_we_name
 from ohsandbox.runtime.docker.images import engine_images
 from ohsandbox.runtime.docker.inventory.docker_inventory import own_record
 from ohsandbox.runtime.docker.mounts import bind_mounts, caches
-from ohsandbox.runtime.docker.mounts.bind_mounts import Bind
 from ohsandbox.runtime.docker.mounts.guard_mounts import GuardMount
 from ohsandbox.runtime.docker.network import open_network
 from ohsandbox.runtime.docker.ownership import lease
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.docker.config.options import DockerOptions
     from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.mounts.bind_mounts import Bind
     from ohsandbox.runtime.docker.ownership.lease import Lease
     from ohsandbox.runtime.docker.provision import Progress
     from ohsandbox.runtime.runtime_settings import NetworkMode
@@ -141,12 +141,12 @@ def _resume_container(
     image, platform = str(found["Image"]), f"{found.get('Platform', '?')}/?"
     facts = engine_images.inspect(engine, image) or engine_images.facts_of(found["Config"], image, platform)
     ours = {key: value for key, value in labels.items() if key == "ohsandbox" or key.startswith("ohsandbox.")}
-    config = resolve_config(real, facts, engine, name=container.name, labels=ours, binds=_binds_of(real, found))
+    now = provision.binds_now(real)  # mount sources must exist when the container starts
+    config = resolve_config(real, facts, engine, name=container.name, labels=ours, binds=_binds_of(now, found))
     volume = caches.volume_of(found)
     config = config.model_copy(
         update={"workdir": workdir_of(found["Config"]), "network_owner": owner, "cache_volume": volume}
     )
-    provision.binds_now(real)  # mount sources must exist when the container starts
     afresh = bool(real.writable) and not held.record.keep
     afresh |= bool(owner) and not open_network.is_running(engine, owner)
     afresh |= bool(owner) and real.network == "open" and found["HostConfig"].get("Runtime") not in _LIVE_NETWORK
@@ -237,15 +237,12 @@ def _mounts(found: dict[str, Any], labels: dict[str, str]) -> tuple[tuple[Mount,
     return made(workspaces), made(others)
 
 
-def _binds_of(real: DockerOptions, found: dict[str, Any]) -> tuple[Bind, ...]:
-    """Return the binds with which the container was created, as they are now."""
-    return tuple(
-        Bind(one.source, one.target, one.read_only, _guard_of(found, one), bind_mounts.inode_of(one.source))
-        for one in real.bound
-    )
+def _binds_of(now: Sequence[Bind], found: dict[str, Any]) -> tuple[Bind, ...]:
+    """Return the binds as they are now, with the nested mounts with which the container was created."""
+    return tuple(bind._replace(guard=_guard_of(found, bind)) for bind in now)
 
 
-def _guard_of(found: dict[str, Any], outer: Mount) -> tuple[GuardMount, ...]:
+def _guard_of(found: dict[str, Any], outer: Bind) -> tuple[GuardMount, ...]:
     """Return the nested mounts of a bind with which the container was created."""
     nested = []
     for target, bind in sorted(_binds(found).items()):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.config.container_config import SandboxLimits
     from ohsandbox.runtime.docker.config.options import Profile
     from ohsandbox.runtime.docker.engine.connection import Engine
-    from ohsandbox.runtime.docker.mounts.guard_mounts import Git
+    from ohsandbox.runtime.docker.mounts.guard_mounts import Git, HardLinks
     from ohsandbox.runtime.docker.network.network_pool import NetworkPool
     from ohsandbox.runtime.docker.sandbox import Sandbox
     from ohsandbox.runtime.results import Checkpoint, PullProgress, ResourceUsage
@@ -71,6 +71,9 @@ class DockerRuntime(ContainerRuntime):
             its repositories, and the files that editors and agents run, are read-only; the default), "ro" (repositories
             are read-only), "rw" (none). Empty `hooks`, `info`, `config.worktree` and a `commondir` are created in a
             repository that lacks them.
+        hard_links: files in bound directories that can be written and that have other names outside of them, as uv and
+            pnpm link them to their caches. "separate" (the default) replaces each by a copy of its own before the
+            start, so that the sandbox changes nothing outside; "keep" leaves them as they are.
         network: "none" (the default); "allowlist" for only the hosts of allow; or "open" for the public addresses of
             IPv4 and those of allow.
         allow: with the allowlist, which it implies, hosts that may be reached over HTTPS and HTTP: "host", "*.host"
@@ -126,6 +129,7 @@ class DockerRuntime(ContainerRuntime):
         mounts: Sequence[str | Mount] = (),
         copy: bool | Literal["all"] = False,
         git: Git | None = None,
+        hard_links: HardLinks | None = None,
         network: NetworkMode | None = None,
         allow: Sequence[str] | None = None,
         credentials: Sequence[str] = (),
@@ -160,11 +164,11 @@ class DockerRuntime(ContainerRuntime):
         self.give_secrets(self.secrets)
         self._options = options.from_arguments(
             image=image, env=env, user=user, workdir=workdir, workspace=workspace, same_path=same_path, mounts=mounts,
-            copy=copy, git=git, network=network, allow=self._network.with_credential_hosts(allow),
-            credentials=[*credentials], expose_host=expose_host, profile=profile, limits=limits, name=name, keep=keep,
-            attach=attach, ca_bundle=ca_bundle, runtime=runtime, cache=cache, platform=platform, gpus=gpus,
-            conversation=conversation, checkpoint=checkpoint, labels=labels, build=build, services=tuple(services),
-            setup_key=setup_key,
+            copy=copy, git=git, hard_links=hard_links, network=network,
+            allow=self._network.with_credential_hosts(allow), credentials=[*credentials], expose_host=expose_host,
+            profile=profile, limits=limits, name=name, keep=keep, attach=attach, ca_bundle=ca_bundle,
+            runtime=runtime, cache=cache, platform=platform, gpus=gpus, conversation=conversation,
+            checkpoint=checkpoint, labels=labels, build=build, services=tuple(services), setup_key=setup_key,
         )  # fmt: skip
         self.ends_processes = not (keep or attach)
         self.private_processes = not attach

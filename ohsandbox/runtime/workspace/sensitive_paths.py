@@ -25,10 +25,8 @@ _REPORTED = (
 agents obey them. Files that a person runs by name (Makefile, package.json, build.rs) are left to `git diff`."""
 _SUFFIXES = (".pth", ".code-workspace")
 
-_SINGLE = frozenset(name for name in _REPORTED if "/" not in name)
-_LONGER = tuple(f"/{name}/" for name in _REPORTED if "/" in name)
-_OPENED_SINGLE = frozenset(name for name in GUARDED if "/" not in name)
-_OPENED_LONGER = tuple(f"/{name}/" for name in GUARDED if "/" in name)
+_LAST_OF_GUARDED = frozenset(name.rpartition("/")[2] for name in GUARDED)
+_LAST_OF_REPORTED = frozenset(name.rpartition("/")[2] for name in _REPORTED)
 
 
 def runs_when_opened(path: str) -> bool:
@@ -36,16 +34,17 @@ def runs_when_opened(path: str) -> bool:
 
     Case is ignored, as macOS and Windows ignore it.
     """
-    return _is_one(path.lower(), _OPENED_SINGLE, _OPENED_LONGER)
+    return _holds_one(path.lower(), GUARDED, _LAST_OF_GUARDED)
 
 
 def is_obeyed(path: str) -> bool:
     """Whether a tool or an agent obeys the path's contents once it is started; case is ignored."""
     path = path.lower()
-    return path.endswith(_SUFFIXES) or _is_one(path, _SINGLE, _LONGER)
+    return path.endswith(_SUFFIXES) or _holds_one(path, _REPORTED, _LAST_OF_REPORTED)
 
 
-def _is_one(path: str, single: frozenset[str], longer: tuple[str, ...]) -> bool:
-    if not single.isdisjoint(path.split("/")):
-        return True
-    return any(name in f"/{path}/" for name in longer)
+def _holds_one(path: str, listed: tuple[str, ...], last_names: frozenset[str]) -> bool:
+    """Whether one of the listed paths is a part of path; most paths have none of the last names of these."""
+    if last_names.isdisjoint(path.split("/")):
+        return False
+    return any(f"/{name}/" in f"/{path}/" for name in listed)

@@ -21,7 +21,7 @@ from ohsandbox.runtime.docker.config.container_config import (
 )
 from ohsandbox.runtime.docker.mounts import bind_mounts, caches, mount_policy
 from ohsandbox.runtime.docker.mounts.bind_mounts import asked_mounts, asked_workspaces, copied_directory
-from ohsandbox.runtime.docker.mounts.guard_mounts import Git  # noqa: TC001 - pydantic reads annotations at run time
+from ohsandbox.runtime.docker.mounts.guard_mounts import Git, HardLinks  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.runtime.mount_text import WORKSPACE, Mount
 from ohsandbox.runtime.port_numbers import MAX_PORT
 from ohsandbox.runtime.runtime_settings import DEFAULT_IMAGE, NetworkMode
@@ -97,6 +97,7 @@ class DockerOptions(BaseModel):
     """A directory whose files are copied to /workspace at the start; there are no workspaces then."""
     copies_all: bool = False
     git: Git = "guarded"
+    hard_links: HardLinks = "separate"
     network: NetworkMode = "none"
     allow: tuple[str, ...] = ()
     """Rules of the allowlist; with the open network, addresses that are reachable in addition to the public ones."""

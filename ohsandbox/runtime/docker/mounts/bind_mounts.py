@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ohsandbox.arguments import expect_path, wrong
 from ohsandbox.errors import SandboxRefused, UsageError
 from ohsandbox.runtime.docker.mounts import mount_policy
-from ohsandbox.runtime.docker.mounts.guard_mounts import Git, GuardMount  # noqa: TC001 - pydantic reads annotations at run time
+from ohsandbox.runtime.docker.mounts.guard_mounts import Git, GuardMount, HardLinks, LinkedFile  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.runtime.mount_text import (
     MORE_WORKSPACES,
     Mount,
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _MAX_BINDS = 64
+_MAX_WALKS = 3
+"""Another sandbox that starts in the same directory, or a package tool, may replace files while they are looked at."""
 _NO_TARGETS = (
     "/proc", "/sys", "/dev", "/run", "/var/run", "/boot", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
     "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/local/bin",
@@ -57,6 +59,8 @@ class Bind(NamedTuple):
     """The nested mounts; their paths are below target."""
     inode: int = 0
     """Inode of source when it was vetted; 0: unknown."""
+    hard_links: str = ""
+    """A line for a person: which files have, or had until now, names outside of what is bound."""
 
 
 # --- arguments of the caller --------------------------------------------------------------------------
@@ -236,24 +240,54 @@ def _identity(path: Path) -> tuple[int, int]:
 # --- binds -------------------------------------------------------------------------------------------
 
 
-def binds_of(mounts: Iterable[Mount], git: Git) -> tuple[Bind, ...]:
+def binds_of(
+    mounts: Iterable[Mount], git: Git, hard_links: HardLinks = "separate", *, free_bytes: int | None = None
+) -> tuple[Bind, ...]:
     """Return the binds, with nested mounts for their present contents; creates missing mount sources.
 
+    Files of writable mounts that have names outside of them get copies in their place, unless hard_links keeps them.
+    free_bytes is what must stay free on the disk then.
+
     Raises:
-        UsageError: a source was replaced by a link or another type of file since it was vetted, or cannot be guarded.
+        UsageError: a source was replaced by a link or another type of file since it was vetted, or cannot be guarded;
+            or a file cannot be separated from its names outside.
     """
-    mounts = tuple(mounts)
-    return tuple(
-        Bind(mount.source, mount.target, mount.read_only, _guard_of(mount, git, mounts), inode_of(mount.source))
-        for mount in mounts
+    mounts, lines = tuple(mounts), dict[str, str]()
+    changed: list[str] = []
+    for _ in range(_MAX_WALKS):
+        linked: list[LinkedFile] = []
+        binds = tuple(
+            Bind(
+                mount.source,
+                mount.target,
+                mount.read_only,
+                _guard_of(mount, git, mounts, linked),
+                inode_of(mount.source),
+            )
+            for mount in mounts
+        )
+        if linked:
+            from ohsandbox.runtime.docker.mounts import hard_links as links  # noqa: PLC0415 - few workspaces have any
+
+            if hard_links == "keep":
+                lines, changed = links.describe_kept(linked), []
+            else:
+                separated, changed = links.separate(linked, free_bytes=free_bytes)
+                lines = separated | lines
+        if not (linked and changed):
+            return tuple(bind._replace(hard_links=lines.get(bind.source, "")) for bind in binds)
+    raise UsageError(
+        f"{changed[0]!r} has names outside of what is bound, and changes while it is separated from them.",
+        remedy="End what changes it, and try again.",
     )
 
 
-def _guard_of(mount: Mount, git: Git, mounts: Sequence[Mount]) -> tuple[GuardMount, ...]:
+def _guard_of(mount: Mount, git: Git, mounts: Sequence[Mount], linked: list[LinkedFile]) -> tuple[GuardMount, ...]:
     from ohsandbox.runtime.docker.mounts import guard  # noqa: PLC0415 - only a bound directory is guarded
 
     if not mount.read_only:
-        return guard.guard(mount.source, git, beside=[other.source for other in mounts if other is not mount])
+        beside = [other.source for other in mounts if other is not mount]
+        return guard.guard(mount.source, git, beside=beside, linked=linked)
     return guard.hide_ways_out(mount.source) if Path(mount.source).is_dir() else ()
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import DIRECTORY, state_dir
 from ohsandbox.private_files import NEW_FILE
-from ohsandbox.runtime.docker.mounts.guard_mounts import GuardMount, decode_mountinfo
+from ohsandbox.runtime.docker.mounts.guard_mounts import GuardMount, LinkedFile, decode_mountinfo
 from ohsandbox.runtime.docker.mounts.mount_policy import path_directories
 from ohsandbox.runtime.workspace import git_layout, git_programs
 from ohsandbox.runtime.workspace.git_layout import opened_below
@@ -53,13 +53,16 @@ file is read-only: git writes beside it."""
 _WORKTREE_FILES = ("commondir", "gitdir")
 
 
-def guard(workspace: str, git: Git, *, beside: Sequence[str] = ()) -> tuple[GuardMount, ...]:
+def guard(
+    workspace: str, git: Git, *, beside: Sequence[str] = (), linked: list[LinkedFile] | None = None
+) -> tuple[GuardMount, ...]:
     """Return the nested mounts for the workspace in its present state; creates missing mount sources.
 
     Args:
         workspace: the directory, a real path.
         git: what is guarded.
         beside: other directories of the same sandbox, whose repositories may name files in this one.
+        linked: a list to which the names of files with several names are added.
 
     Raises:
         UsageError: something cannot be guarded: a link in place of `.git`, too many repositories, an unreadable name.
@@ -69,7 +72,15 @@ def guard(workspace: str, git: Git, *, beside: Sequence[str] = ()) -> tuple[Guar
         plan.lock(path)
     if git != "rw":
         plan.guard_git(git, beside)
-    return plan.mounts()
+    mounts = plan.mounts()
+    if linked is not None and plan.linked:
+        locked = {mount.path for mount in mounts if mount.read_only}
+        for path, status in plan.linked:
+            is_guarded = path in locked or not locked.isdisjoint(git_layout.parents_of(path))
+            linked.append(
+                LinkedFile(workspace, path, status.st_dev, status.st_ino, status.st_nlink, status.st_size, is_guarded)
+            )
+    return mounts
 
 
 def hide_ways_out(directory: str) -> tuple[GuardMount, ...]:
@@ -142,13 +153,15 @@ def _mounted_below(directory: str) -> list[str]:
 class _MountPlan:
     """A workspace as a scan found it, and the nested mounts planned for it."""
 
-    def __init__(self, root: str, *, fifos: bool = False) -> None:
+    def __init__(self, root: str, *, fifos: bool = False) -> None:  # noqa: C901 - one kind of entry after another
         """Scan root; if fifos is set, refuse a FIFO."""
         self.root = root
         self._wanted: dict[str, bool] = {}
         """The paths to mount, and whether each is read-only."""
         self._sockets: list[str] = []
         """Sockets on which a program of this machine answers; each is hidden behind an empty file."""
+        self.linked: list[tuple[str, os.stat_result]] = []
+        """Regular files with several names; not looked for in a directory that is only read."""
         self._layouts: dict[str, set[str]] = {}
         """Directories that contain names of `git_layout.LAYOUT`, with these names."""
         self._dotgits: dict[str, int] = {}
@@ -159,6 +172,13 @@ class _MountPlan:
             if entry is None:
                 continue
             is_file = entry.is_file(follow_symlinks=False)  # read from the directory entry, without a system call
+            if is_file and not fifos:
+                try:  # 1.5 us a file
+                    status = entry.stat(follow_symlinks=False)
+                    if status.st_nlink > 1:
+                        self.linked.append((path, status))
+                except FileNotFoundError:
+                    continue  # removed meanwhile
             if entry.name in git_layout.LAYOUT:
                 self._layouts.setdefault(path.rpartition("/")[0], set()).add(entry.name)
             elif entry.name == ".git":
@@ -211,12 +231,9 @@ class _MountPlan:
         """Lock the other names of locked files: a file that is hard-linked could be written by any of its names."""
         locked = [path for path, read_only in self._wanted.items() if read_only]
         linked = {file for path in locked for file in _hard_linked(f"{self.root}/{path}")}
-        for path, entry, _ in git_layout.walk(self.root) if linked else ():
-            if entry is not None and entry.is_file(follow_symlinks=False):
-                with contextlib.suppress(OSError):  # ignored: it was removed meanwhile
-                    status = entry.stat(follow_symlinks=False)
-                    if (status.st_dev, status.st_ino) in linked:
-                        self.lock(path)
+        for path, status in self.linked if linked else ():
+            if (status.st_dev, status.st_ino) in linked:
+                self.lock(path)
 
     def guard_git(self, git: Git, beside: Sequence[str] = ()) -> None:
         """Add the mounts for git's files and for agents' files."""

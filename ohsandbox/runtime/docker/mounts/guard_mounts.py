@@ -15,6 +15,26 @@ Git = Literal["guarded", "ro", "rw"]
 """`guarded`: commits work; config, hooks and info are read-only. `ro`: all of `.git` is read-only. `rw`: no guard."""
 
 
+HardLinks = Literal["separate", "keep"]
+"""What is done about files that have names outside of what is bound: `separate` gives them copies; `keep` nothing."""
+
+
+class LinkedFile(NamedTuple):
+    """A name of a regular file that has several, as a walk of a bound directory found it."""
+
+    root: str
+    """The bound directory."""
+    path: str
+    """Path below root, with slashes."""
+    device: int
+    inode: int
+    links: int
+    """Number of the file's names, here and elsewhere."""
+    size_bytes: int
+    is_guarded: bool = False
+    """Whether the sandbox cannot write to it by this name."""
+
+
 class GuardMount(NamedTuple):
     """A nested bind mount."""
 
