@@ -5,10 +5,18 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import sys
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.conversation.approvals.rules import Finding, quoted
+from ohsandbox.conversation.approvals.rules.known_python import (
+    EVALUATES,
+    HARMLESS_CALLS,
+    HARMLESS_MODULES,
+    LOG_FILES,
+)
+from ohsandbox.conversation.approvals.rules.paths import secret_of_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,12 +38,16 @@ _UNREADABLE_MODULES = frozenset(
     {"ctypes", "importlib", "pickle", "marshal", "dill", "cloudpickle", "cffi", "runpy", "code", "codeop", "imp",
      "pty", "pexpect", "builtins", "gc", "sh", "plumbum", "fabric", "invoke"}
 )  # fmt: skip
+_HARMLESS_PARTS = frozenset({"importlib.metadata", "importlib.resources", "importlib.util"})
 _UNREADABLE = frozenset(
     {"exec", "eval", "compile", "__import__", "globals", "locals", "vars", "__builtins__", "__dict__",
      "__subclasses__", "__globals__", "__getattribute__", "__loader__", "__mro__", "__bases__", "attrgetter",
      "methodcaller", "import_module", "load_module", "exec_module", "modules", "run_path", "run_module",
      "__reduce__", "__code__", "breakpoint"}
 )  # fmt: skip
+_ALSO_METHODS = frozenset({"compile", "eval", "kill", "extract", "vars", "locals"})
+"""Names of EVALUATES that methods of harmless objects have as well."""
+
 _DELETES_TREE = frozenset({"rmtree", "removedirs"})
 _DELETES = frozenset(
     {"remove", "unlink", "rmdir", "rename", "replace", "symlink", "symlink_to", "chmod", "chown", "move", "copy",
@@ -125,24 +137,32 @@ def read_python(code: str) -> CodeReading:
             tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return CodeReading([Finding("MEDIUM", f"Code that the rules cannot read ({type(error).__name__}).")], [])
-    reader = _PythonReader()
+    reader = _PythonReader(tree)
     for node in ast.walk(tree):
         reader.look(node)
     return CodeReading(list(dict.fromkeys(reader.findings)), reader.texts)
 
 
 class _PythonReader:
-    def __init__(self) -> None:
+    def __init__(self, tree: ast.AST) -> None:
         self.findings: list[Finding] = []
         self.texts: list[str] = []
+        nodes = [*ast.walk(tree)]
+        self._called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        self._defined = {node.name for node in nodes if isinstance(node, definitions)}
 
     def look(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom):
             self.findings += _import_findings(node)
         elif isinstance(node, ast.Attribute):
             self._name(node.attr, base=_base(node))
+            if node.attr in _RUNS_ALWAYS and id(node) not in self._called and isinstance(node.ctx, ast.Load):
+                self.findings.append(Finding("HIGH", f"Runs programs by another name ({node.attr})."))
         elif isinstance(node, ast.Name):
             self._name(node.id, base="")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and secret_of_word(node.value):
+            self.findings.append(Finding("HIGH", f"Touches keys or passwords: {quoted(node.value)}."))
         elif isinstance(node, ast.Call):
             self._call(node)
 
@@ -150,6 +170,8 @@ class _PythonReader:
         runs = name in _RUNS_ALWAYS if base != "" else name in _RUNS_ALWAYS - {"system", "popen", "pty", "call"}
         if runs or (name in _RUNS and base in _RUNNERS):
             self.findings.append(Finding("MEDIUM", f"Runs programs ({name})."))
+        elif name in EVALUATES and (name not in _ALSO_METHODS or base in {"", "builtins", "?os", "os"}):
+            self.findings.append(Finding("HIGH", f"Does what the rules cannot read ({name})."))
         elif name in _UNREADABLE and not (
             name in {"compile", "modules", "eval"} and base not in {"", "sys", "builtins"}
         ):
@@ -161,8 +183,22 @@ class _PythonReader:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         base = _base(node.func)
         first = node.args[0] if node.args else None
-        if name == "getattr" and not (len(node.args) > 1 and _string(node.args[1]) is not None):
-            self.findings.append(Finding("MEDIUM", "Does what the rules cannot read (getattr of a computed name)."))
+        known = (
+            name in HARMLESS_CALLS or name in self._defined or name in _DELETES or name in _RUNS or name in EVALUATES
+        )
+        if not known:
+            self._unknown_call(node, name)
+        if name in {"load", "loads", "Unpickler"} and base in {
+            "pickle",
+            "marshal",
+            "dill",
+            "cloudpickle",
+            "shelve",
+            "joblib",
+        }:
+            self.findings.append(Finding("HIGH", f"Does what the rules cannot read ({base}.{name})."))
+        if name == "getattr" and not (len(node.args) > 1 and isinstance(node.args[1], ast.Constant)):
+            self.findings.append(Finding("HIGH", "Does what the rules cannot read (getattr of a computed name)."))
         elif name == "getattr" and len(node.args) > 1:
             self._name(_string(node.args[1]) or "", base="?")
         elif name in _RUNS:
@@ -182,7 +218,17 @@ class _PythonReader:
         ):
             self.findings.append(Finding("HIGH", "Sends data over the network."))
 
+    def _unknown_call(self, node: ast.Call, name: str) -> None:
+        """A call that the rules do not know may write each path that it is given."""
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        paths = [text for argument in given if (text := _path(argument)) is not None and not re.search(r"[\s{}]", text)]
+        self.texts += [f": > {shlex.quote(path)}" for path in paths if path.startswith(("/", "~", "..", ".git/"))]
+        if name in LOG_FILES and given and not paths:
+            self.findings.append(Finding("HIGH", f"Writes a file that the code computes ({name})."))
+        self.findings.append(Finding("MEDIUM", f"The rules do not know what {quoted(name or 'a call')} does."))
+
     def _run_call(self, node: ast.Call) -> None:
+        before = len(self.texts)
         for argument in [
             *node.args[:2],
             *(keyword.value for keyword in node.keywords if keyword.arg in {"args", "cmd"}),
@@ -196,6 +242,11 @@ class _PythonReader:
         strings = [text for argument in node.args if (text := _string(argument)) is not None]
         if len(strings) > 1:  # `os.execlp("rm", "rm", "-rf", "/")`
             self.texts += [" ".join(map(shlex.quote, strings)), " ".join(map(shlex.quote, strings[1:]))]
+        is_method = _base(node.func) not in _RUNNERS and getattr(node.func, "attr", "") in {"run", "call"}
+        if (node.args and len(self.texts) == before and not is_method) or any(
+            "$computed" in text.split(" ", 1)[0] for text in self.texts[before:]
+        ):
+            self.findings.append(Finding("HIGH", "Runs programs that the code computes."))
 
 
 def _import_findings(node: ast.Import | ast.ImportFrom) -> Iterator[Finding]:
@@ -204,15 +255,20 @@ def _import_findings(node: ast.Import | ast.ImportFrom) -> Iterator[Finding]:
         names = {alias.name for alias in node.names}
         root = modules[0].split(".")[0]
         if root in _RUNNERS and names & (_RUNS | {"*"}):
-            yield Finding("MEDIUM", f"Runs programs (from {root}).")
+            renames = any(alias.asname for alias in node.names)
+            yield Finding("HIGH" if renames else "MEDIUM", f"Runs programs (from {root}).")
     else:
         modules = [alias.name for alias in node.names]
     for module in modules:
         root = module.split(".")[0]
-        if root in _UNREADABLE_MODULES:
+        if root in {"ctypes", "cffi"}:
+            yield Finding("HIGH", f"Does what the rules cannot read (module {root}).")
+        elif root in _UNREADABLE_MODULES and module not in _HARMLESS_PARTS:
             yield Finding("MEDIUM", f"Does what the rules cannot read (module {root}).")
         elif root in _NETWORK_MODULES and module not in {"urllib.parse", "http"}:
             yield Finding("MEDIUM", f"Uses the network (module {root}).")
+        elif root in sys.stdlib_module_names and root not in HARMLESS_MODULES | _NETWORK_MODULES:
+            yield Finding("MEDIUM", f"The rules do not know what the module {root} is used for.")
 
 
 def _base(node: ast.AST) -> str:
