@@ -10,12 +10,14 @@ import shlex
 import shutil
 import stat
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import SandboxFileError, ToolError, UsageError
 from ohsandbox.runtime.files.transfer import TransferLimits
+from ohsandbox.runtime.files.unpack import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -214,7 +216,7 @@ def copy_from_sandbox(runtime: Runtime, source: str, target: Path, *, exclude: S
     What does not exist is not copied and not told; nor is what matches a pattern of exclude by its name or by its path
     below source.
     """
-    left_out = _fetch(runtime, source, target, _FetchBudget(FETCH_LIMITS.total_bytes))
+    left_out = _fetch(runtime, source, target, _FetchBudget(FETCH_LIMITS))
     for path in sorted(target.rglob("*"), reverse=True) if exclude else ():
         names = (path.name, path.relative_to(target).as_posix())
         if any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in exclude):
@@ -223,35 +225,68 @@ def copy_from_sandbox(runtime: Runtime, source: str, target: Path, *, exclude: S
 
 
 class _FetchBudget:
-    """How much more may be fetched."""
+    """How much more may be fetched in further steps: members and bytes made here, and time."""
 
-    def __init__(self, left_bytes: int) -> None:
-        self.left_bytes = left_bytes
+    def __init__(self, limits: TransferLimits) -> None:
+        self._whole = self._left = limits
+        self._until = time.monotonic() + limits.timeout_s
+
+    @property
+    def limits(self) -> TransferLimits:
+        """The limits of the next step."""
+        return self._left._replace(file_bytes=self._left.total_bytes, timeout_s=self._until - time.monotonic())
+
+    def refusal(self) -> str | None:
+        """Return why nothing more may be fetched; None as long as something may."""
+        limits, whole = self.limits, self._whole
+        if limits.members > 0 and limits.total_bytes > 0 and limits.timeout_s > 0:
+            return None
+        return (
+            f"one copy is limited to {whole.members} files and directories, {whole.total_bytes} bytes "
+            f"and {whole.timeout_s:g} s"
+        )
+
+    def spend(self, size: int) -> None:
+        """Subtract one file or directory of that size, which takes at least a block."""
+        left = self._left
+        size = max(BLOCK_BYTES, size)
+        self._left = left._replace(members=left.members - 1, total_bytes=left.total_bytes - size)
 
 
 def _fetch(runtime: Runtime, source: str, target: Path, budget: _FetchBudget) -> list[str]:
+    if (refusal := budget.refusal()) is not None:
+        return [f"{source}: {refusal}"]
+    budget.spend(0)
     with contextlib.suppress(OSError):  # a file that goes or grows meanwhile: the archive says what was left out
-        entries = runtime.list_dir(source, user="root")
-        if not entries:
-            return []
-        if len(entries) <= _MAX_SMALL_FILES and all(_is_small(entry) for entry in entries):
-            target.mkdir(parents=True, exist_ok=True)
-            for entry in entries:
-                (target / entry.name).write_bytes(
-                    runtime.read_bytes(posixpath.join(source, entry.name), user="root", limit_bytes=_MAX_SMALL_BYTES)
-                )
+        if _fetch_small(runtime, source, target, budget):
             return []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        limits = FETCH_LIMITS._replace(total_bytes=budget.left_bytes, file_bytes=budget.left_bytes)
-        left_out = runtime.download(source, target, user="root", limits=limits)
-        return [f"{entry.path}: {entry.reason}" for entry in left_out]
+        left_out = runtime.download(source, target, user="root", limits=budget.limits)
     except FileNotFoundError:
         return []
     except SandboxFileError as error:
         return [f"{source}: {error}"]
     except ToolError as error:
         return _fetch_entries(runtime, source, target, budget, error)
+    for path in (target, *target.rglob("*")):
+        budget.spend(path.lstat().st_blocks * 512)
+    return [f"{entry.path}: {entry.reason}" for entry in left_out]
+
+
+def _fetch_small(runtime: Runtime, source: str, target: Path, budget: _FetchBudget) -> bool:
+    """Fetch a directory of a few small files one by one; return whether it is such a directory, or empty."""
+    entries = runtime.list_dir(source, user="root")
+    if len(entries) > min(_MAX_SMALL_FILES, budget.limits.members) or not all(_is_small(entry) for entry in entries):
+        return False
+    if entries:
+        target.mkdir(parents=True, exist_ok=True)
+    for entry in entries:
+        limit_bytes = max(0, min(_MAX_SMALL_BYTES, budget.limits.total_bytes))
+        data = runtime.read_bytes(posixpath.join(source, entry.name), user="root", limit_bytes=limit_bytes)
+        budget.spend(len(data))
+        (target / entry.name).write_bytes(data)
+    return True
 
 
 def _fetch_entries(runtime: Runtime, source: str, target: Path, budget: _FetchBudget, refusal: ToolError) -> list[str]:
@@ -267,11 +302,8 @@ def _fetch_entries(runtime: Runtime, source: str, target: Path, budget: _FetchBu
         local_path, remote_path = target / entry.name, posixpath.join(source, entry.name)
         if number >= MAX_ENTRIES or remote_path.count("/") > MAX_DEPTH:
             return [*refusals, f"{source}: {len(entries) - number} entries more: {refusal}"]
-        if not _is_plain(entry.name) or (entry.kind == "file" and entry.size_bytes > budget.left_bytes):
+        if not _is_plain(entry.name) or (entry.kind == "file" and entry.size_bytes > budget.limits.file_bytes):
             refusals.append(f"{remote_path}: {refusal}")
             continue
         refusals += _fetch(runtime, remote_path, local_path, budget)
-        budget.left_bytes -= sum(
-            path.lstat().st_size for path in (local_path, *local_path.rglob("*")) if path.is_file()
-        )
     return refusals

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import DockerRuntime
+from ohsandbox.evaluation import sandbox_files
 from ohsandbox.evaluation.sandbox_files import MAX_TEXT_BYTES, copy_from_sandbox, put, put_for_all
 from ohsandbox.evaluation.task import Files
 
@@ -81,3 +82,25 @@ def test_of_a_directory_with_a_sparse_file_the_rest_is_fetched(sandbox: DockerRu
     assert sorted(path.relative_to(tmp_path / "fetched").as_posix() for path in tmp_path.rglob("*log")) == [
         "log", "sub/log",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "seq 60 | (cd $i && xargs touch)",
+        "mkdir $i/$i && for j in $(seq 20); do printf $j >$i/$i/$j; done",
+        "for j in $(seq 10); do head -c 300000 /dev/zero >$i/$j; done",
+    ],
+)
+def test_a_copy_in_many_steps_makes_no_more_here_than_one_step_may(
+    sandbox: DockerRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    limits = sandbox_files.FETCH_LIMITS._replace(members=200, total_bytes=2 * 1024**2)
+    monkeypatch.setattr(sandbox_files, "FETCH_LIMITS", limits)
+    made = f"rm -rf /flood; for i in $(seq 40); do mkdir -p /flood/$i && cd /flood && {script}; done"
+    assert sandbox.run(["/bin/sh", "-c", made]).exit_code == 0
+    left_out = copy_from_sandbox(sandbox, "/flood", tmp_path / "results")
+    fetched = [path.lstat() for path in (tmp_path / "results").rglob("*")]
+    assert 0 < len(fetched) <= 200
+    assert sum(found.st_blocks * 512 for found in fetched) <= 2 * 1024**2
+    assert "more than" in left_out[-1] or "limited to 200 files" in left_out[-1]

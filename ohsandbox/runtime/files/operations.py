@@ -217,6 +217,11 @@ def stalled(seconds: float, path: str) -> SandboxFileError:
     return timed_out(reason, path, "Try it in a shell.")
 
 
+def overtime(seconds: float, path: str) -> SandboxFileError:
+    """Return the error ETIMEDOUT of a transfer that went on for too long."""
+    return timed_out(f"It was not transferred in {seconds:g} s", path, "Take a smaller part, or raise timeout_s.")
+
+
 def _refusal(number: int, path: str) -> SandboxFileError:
     """Return the error of that errno with strerror's message, and a remedy if there is one."""
     return file_error(number, os.strerror(number), path, _REMEDIES.get(number, ""))

@@ -13,6 +13,7 @@ import os
 import stat
 import tarfile
 import threading
+import time
 from importlib.resources import files as resources
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -20,7 +21,7 @@ from ohsandbox.arguments import expect
 from ohsandbox.errors import OhsandboxError, UsageError, file_error
 from ohsandbox.paths import DIRECTORY, open_directory, refuse_link
 from ohsandbox.runtime.files import unpack
-from ohsandbox.runtime.files.operations import error_of, stalled
+from ohsandbox.runtime.files.operations import error_of, overtime, stalled
 from ohsandbox.runtime.files.unpack import SAID_BYTES, STALL_S, TransferLimits, host_errors
 from ohsandbox.runtime.process.invocation import script_on_stdin
 
@@ -80,7 +81,7 @@ def upload(
         tree.check(limits)
         directory, _, name = (target, "", "") if tree.is_dir else target.rpartition("/")
         with _start(open_channel, "ohs_unpack", directory or "/", name) as channel:
-            unpacker = _Unpacker(channel)
+            unpacker = _Unpacker(channel, limits.timeout_s)
             try:
                 with contextlib.suppress(BrokenPipeError):
                     tree.pack(unpacker)
@@ -265,11 +266,12 @@ def _member(entry: _SourceEntry, kind: bytes, *, more: int = 0, linkname: str = 
 class _Unpacker(io.RawIOBase):
     """A tar process that unpacks in the sandbox, as a writable file; a thread reads its output, so it never blocks."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, channel: Channel, timeout_s: float) -> None:
+        self._channel, self._timeout_s = channel, timeout_s
+        self._deadline = time.monotonic() + timeout_s
         self._written = 0
         self._said = b""
-        self._stalled = False
+        self._stalled = self._is_overtime = False
         self._thread = threading.Thread(target=self._listen, name="ohsandbox-upload", daemon=True)
         self._thread.start()
 
@@ -285,11 +287,12 @@ class _Unpacker(io.RawIOBase):
     def _listen(self) -> None:
         before, total = -1, 0
         with contextlib.suppress(OhsandboxError, OSError):
-            while (chunks := self._channel.read(STALL_S)) != []:
-                self._stalled = chunks is None and self._written == before
+            while (chunks := self._channel.read(min(STALL_S, max(self._deadline - time.monotonic(), 0)))) != []:
+                self._is_overtime = time.monotonic() >= self._deadline
+                self._stalled = chunks is None and self._written == before and not self._is_overtime
                 said = b"".join(chunk.data for chunk in chunks or ())
                 self._said, total = (self._said + said)[-SAID_BYTES:], total + len(said)
-                if self._stalled or total > _MOST_SAID_BYTES:
+                if self._stalled or self._is_overtime or total > _MOST_SAID_BYTES:
                     _end(self._channel)
                     return
                 before = self._written
@@ -309,6 +312,8 @@ class _Unpacker(io.RawIOBase):
         self._thread.join()
         if self._stalled:
             raise stalled(STALL_S, path)
+        if self._is_overtime:
+            raise overtime(self._timeout_s, path)
         code = self._channel.wait()
         if code != 0:
             raise error_of(self._said, code, path)

@@ -16,13 +16,14 @@ import secrets
 import shutil
 import stat
 import tarfile
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, ToolError, file_error
 from ohsandbox.paths import DIRECTORY, open_directory, staging
 from ohsandbox.private_files import NEW_FILE
 from ohsandbox.runtime.channel import Stream
-from ohsandbox.runtime.files.operations import error_of, stalled
+from ohsandbox.runtime.files.operations import error_of, overtime, stalled
 from ohsandbox.runtime.results import LeftOut
 
 if TYPE_CHECKING:
@@ -40,6 +41,14 @@ _HEADER_BYTES = 1024 * 1024
 """Maximum number of bytes between two members: padding, headers, and names of up to PATH_MAX in GNU's or pax's long
 form."""
 
+BLOCK_BYTES = 4096
+"""Space that a file's last bytes or a directory take: a block of ext4, xfs and btrfs."""
+
+_INLINE_TARGET_BYTES = 60
+"""Length from which a symlink's target takes a block: shorter ones are in ext4's inode."""
+_MAX_TARGET_BYTES = 4095
+"""PATH_MAX of Linux, without the final NUL."""
+
 SAID_BYTES = 16 * 1024
 """Bytes kept from the end of tar's messages, which repeat."""
 
@@ -51,9 +60,14 @@ _NOT_IN_ONE_STEP = {errno.EXDEV, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 
 
 class TransferLimits(NamedTuple):
-    """Limits of a transfer; a larger one is refused before anything is in place, unless leaves_out allows it."""
+    """Limits of a transfer; a larger one is refused before anything is in place, unless leaves_out allows it.
+
+    A download counts what it makes on this machine: directories too that the archive only implies, and space in blocks
+    of 4 KiB. A hard link counts as a file of its own, which it becomes on another file system.
+    """
 
     members: int = 200_000
+    """Number of files, links and directories."""
     total_bytes: int = 2 * 1024**3
     file_bytes: int = 512 * 1024**2
     depth: int = 64
@@ -61,6 +75,8 @@ class TransferLimits(NamedTuple):
     leaves_out: bool = False
     """In a download, leave out and report a member that alone exceeds file_bytes, depth or name_bytes. Its bytes are
     read and dropped, and count for total_bytes. An upload is refused nevertheless."""
+    timeout_s: float = 3600.0
+    """Time limit of the whole transfer; one that moves nothing for 2 minutes is given up earlier."""
 
 
 def too_large(size: int, limit: int) -> str:
@@ -76,8 +92,9 @@ def too_deep(limit: int) -> str:
 class Meter:
     """Counts a transfer and compares it with its limits."""
 
-    def __init__(self, limits: TransferLimits, what: str) -> None:
-        self._limits, self._what = limits, what
+    def __init__(self, limits: TransferLimits, what: str, *, block_bytes: int = 1) -> None:
+        """Count sizes in whole blocks."""
+        self._limits, self._what, self._block_bytes = limits, what, block_bytes
         self._members = self._bytes = 0
         self.left_out: dict[str, str] = {}
         """The reason by path, or by the part of the path that is within the limits."""
@@ -88,24 +105,32 @@ class Meter:
         Raises:
             ToolError: the transfer is now over a limit.
         """
-        self._members += 1
-        self._bytes += size
-        why = self._own_excess(path, size)
-        reason = f"{path[:200]!r}: {why}" if why else ""
+        if (why := self._own_excess(path, size)) is not None:
+            raise self._refusal(f"{path[:200]!r}: {why}")
+        self.add(1, size)
+
+    def add(self, members: int, size: int) -> None:
+        """Add a number of members, and their size in bytes.
+
+        Raises:
+            ToolError: the transfer is now over the limit of all members or bytes.
+        """
+        self._members += members
+        self._bytes += -(-size // self._block_bytes) * self._block_bytes
         if self._members > self._limits.members:
-            reason = f"more than {self._limits.members} members"
-        elif self._bytes > self._limits.total_bytes:
-            reason = f"more than {self._limits.total_bytes} bytes in all"
-        if reason:
-            raise ToolError(f"{self._what} refused: {reason}. Take a smaller part, pack it, or raise the limits.")
+            raise self._refusal(f"more than {self._limits.members} members")
+        if self._bytes > self._limits.total_bytes:
+            raise self._refusal(f"more than {self._limits.total_bytes} bytes in all")
+
+    def _refusal(self, reason: str) -> ToolError:
+        return ToolError(f"{self._what} refused: {reason}. Take a smaller part, pack it, or raise the limits.")
 
     def admit(self, path: str, size: int) -> bool:
         """Add a member; return whether to store it. Raises like `count` for an excess not covered by `leaves_out`."""
         if not self._limits.leaves_out or (why := self._own_excess(path, size)) is None:
             self.count(path, size)
             return True
-        self._bytes += size
-        self.count("", 0)
+        self.add(1, size)
         # cut what is too deep or too long, so that many such paths give one entry
         path = "/".join(path.split("/", self._limits.depth + 2)[: self._limits.depth + 2])
         while len(path.encode("utf-8", "surrogateescape")) > self._limits.name_bytes and "/" in path:
@@ -144,14 +169,16 @@ def receive(channel: Channel, source: str, target: Path, limits: TransferLimits)
         UsageError: target is a symlink to a directory, or its path contains one.
     """
     with host_errors(target), staging() as fresh:
-        reader, tree, meter = _ArchiveReader(channel, source), _StagedTree(fresh), Meter(limits, "Download")
+        meter = Meter(limits, "Download", block_bytes=BLOCK_BYTES)
+        reader, tree = _ArchiveReader(channel, source, limits.timeout_s), _StagedTree(fresh, meter)
         try:
             with tarfile.open(
                 fileobj=reader, mode="r|", bufsize=_BLOCK_BYTES, encoding="utf-8", errors="surrogateescape"
             ) as archive:
                 while (member := archive.next()) is not None:
                     archive.members = []  # type: ignore[attr-defined]  # else the archive keeps each one
-                    is_stored = meter.admit(member.name, member.size if member.isreg() else 0)
+                    archive.pax_headers = {}  # those of a global header, which would be copied for each member
+                    is_stored = meter.admit(member.name, tree.size_of(member))
                     reader.allow(member.size)
                     if is_stored:
                         tree.add(archive, member)
@@ -162,15 +189,16 @@ def receive(channel: Channel, source: str, target: Path, limits: TransferLimits)
             raise reader.invalid() from error
         notes = reader.finish()
         tree.settle()
-        tree.move(target, source, Meter(limits, "Download to another file system"))
+        tree.move(target, source)
         return [*(LeftOut(path, why) for path, why in meter.left_out.items()), *tree.skipped, *notes]
 
 
 class _ArchiveReader(io.RawIOBase):
     """A channel's stdout as a readable file, up to the allowed bytes; stderr is kept for the error message."""
 
-    def __init__(self, channel: Channel, source: str) -> None:
-        self._channel, self._source = channel, source
+    def __init__(self, channel: Channel, source: str, timeout_s: float) -> None:
+        self._channel, self._source, self._timeout_s = channel, source, timeout_s
+        self._deadline = time.monotonic() + timeout_s
         self._ready = self._said = b""
         self._left = _HEADER_BYTES
         self._ends = 0
@@ -201,9 +229,10 @@ class _ArchiveReader(io.RawIOBase):
         return data
 
     def _receive(self) -> bytes | None:
-        chunks = self._channel.read(STALL_S)
+        left_s = self._deadline - time.monotonic()
+        chunks = self._channel.read(min(STALL_S, left_s)) if left_s > 0 else None
         if chunks is None:
-            raise stalled(STALL_S, self._source)
+            raise stalled(STALL_S, self._source) if left_s > STALL_S else overtime(self._timeout_s, self._source)
         if not chunks:
             return None
         said = b"".join(chunk.data for chunk in chunks if chunk.stream is Stream.STDERR)
@@ -229,22 +258,36 @@ class _ArchiveReader(io.RawIOBase):
 class _StagedTree:
     """The files unpacked so far, in a directory that only we can access."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._files: set[str] = set()
+    def __init__(self, root: Path, meter: Meter) -> None:
+        """Count the directories that members imply on meter."""
+        self._root, self._meter = root, meter
+        self._files: dict[str, int] = {}
+        """The size of each."""
         self._directories: dict[str, int] = {}
         self._links: dict[str, str] = {}
         self._whole = False
         self.skipped: list[LeftOut] = []
 
+    def size_of(self, member: tarfile.TarInfo) -> int:
+        """Return the bytes that a member makes; of a sparse file all, since its holes are written."""
+        if member.islnk():
+            return self._files.get("/".join(_parts(member.linkname) or []), 0)
+        if member.issym():
+            return len(member.linkname) if len(member.linkname) >= _INLINE_TARGET_BYTES else 0
+        return member.size if member.isreg() else 0
+
     def add(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        """Store a member, or note why it is skipped."""
+        """Store a member, or note why it is skipped.
+
+        Raises:
+            ToolError: the directories that it needs are over a limit.
+        """
         parts, reason = _parts(member.name), None
         if parts is None:
             reason = "its name leads outside"
         elif not parts:
             self._whole = self._whole or member.isdir()
-        elif not self._make_parents(parts[: None if member.isdir() else -1]):
+        elif not self._make_directories(parts[: None if member.isdir() else -1], sent=int(member.isdir())):
             reason = "a file of that name came before"
         elif member.isdir():
             self._directories["/".join(parts)] = member.mode & 0o777 | stat.S_IRWXU
@@ -253,12 +296,14 @@ class _StagedTree:
         if reason:
             self.skipped.append(LeftOut(member.name, reason))
 
-    def _make_parents(self, parts: list[str]) -> bool:
+    def _make_directories(self, parts: list[str], *, sent: int) -> bool:
+        """Make those that are missing, of which the last one is counted already as a member if it was sent."""
         for count in range(1, len(parts) + 1):
             path = "/".join(parts[:count])
             if path in self._files:
                 return False
             if path not in self._directories:
+                self._meter.add(1 - sent if count == len(parts) else 1, BLOCK_BYTES)
                 (self._root / path).mkdir(mode=0o700)
                 self._directories[path] = 0o755
         return True
@@ -272,10 +317,12 @@ class _StagedTree:
         if path in self._directories:
             return "a directory of that name came before"
         if member.issym():
-            if not _stays_inside(path, member.linkname):
-                return "a symlink that leads outside"
-            self._links[path] = member.linkname
-            return None
+            reason = None if _stays_inside(path, member.linkname) else "a symlink that leads outside"
+            if len(os.fsencode(member.linkname)) > _MAX_TARGET_BYTES:
+                reason = f"a symlink whose target is longer than {_MAX_TARGET_BYTES} bytes"
+            if reason is None:
+                self._links[path] = member.linkname
+            return reason
         if member.islnk() and (first not in self._files or path == first):
             return "a hard link to itself" if first in self._files else "a hard link to what is not here"
         if not (member.islnk() or member.isreg()):
@@ -283,7 +330,7 @@ class _StagedTree:
         if path in self._files:
             (self._root / path).unlink()
         self._links.pop(path, None)
-        self._files.add(path)
+        self._files[path] = self.size_of(member)
         if member.islnk():
             os.link(self._root / first, self._root / path)
         else:
@@ -310,11 +357,11 @@ class _StagedTree:
         for path, mode in self._directories.items():
             (self._root / path).chmod(mode)
 
-    def move(self, target: Path, source: str, meter: Meter) -> None:
+    def move(self, target: Path, source: str) -> None:
         """Move the single file, or the contents of the directory, to target."""
         if self._whole:
             with _opened(target) as into:
-                _merge(os.open(self._root, DIRECTORY), into, meter)
+                _merge(os.open(self._root, DIRECTORY), into)
             return
         if len(self._files) != 1 or self._directories:
             reason = "The sandbox's `tar` sent something else than this file"
@@ -323,7 +370,7 @@ class _StagedTree:
             with contextlib.suppress(FileNotFoundError):
                 if stat.S_ISDIR(os.stat(target.name, dir_fd=into, follow_symlinks=False).st_mode):
                     raise IsADirectoryError(errno.EISDIR, "It is a directory; add the file's new name", str(target))
-            _move(next(iter(self._files)), here, target.name, into, meter)
+            _move(next(iter(self._files)), here, target.name, into)
 
 
 @contextlib.contextmanager
@@ -351,13 +398,13 @@ def _stays_inside(path: str, linkname: str) -> bool:
     return not linkname.startswith("/") and "\0" not in linkname and ".." not in words[ups:] and ups <= path.count("/")
 
 
-def _merge(source: int, target: int, meter: Meter) -> None:
+def _merge(source: int, target: int) -> None:
     """Move the contents of one directory into another, and close source."""
     try:
         for name in os.listdir(source):
             facts = os.stat(name, dir_fd=source, follow_symlinks=False)
             if not stat.S_ISDIR(facts.st_mode):
-                _move(name, source, name, target, meter)
+                _move(name, source, name, target)
                 continue
             below = _directory(name, target)
             if below is None:
@@ -372,7 +419,7 @@ def _merge(source: int, target: int, meter: Meter) -> None:
                 below = os.open(name, DIRECTORY, dir_fd=target)
                 os.fchmod(below, stat.S_IMODE(facts.st_mode))
             try:
-                _merge(os.open(name, DIRECTORY, dir_fd=source), below, meter)
+                _merge(os.open(name, DIRECTORY, dir_fd=source), below)
             finally:
                 os.close(below)
     finally:
@@ -392,7 +439,7 @@ def _directory(name: str, parent: int) -> int | None:
         return None
 
 
-def _move(name: str, source: int, new: str, target: int, meter: Meter) -> None:
+def _move(name: str, source: int, new: str, target: int) -> None:
     """Move a file or a symlink atomically; on another file system, copy it completely and then give it its name."""
     try:
         return os.replace(name, new, src_dir_fd=source, dst_dir_fd=target)
@@ -401,7 +448,7 @@ def _move(name: str, source: int, new: str, target: int, meter: Meter) -> None:
             raise
     temporary = f".ohsandbox-{secrets.token_hex(8)}"
     try:
-        _copy(name, source, temporary, target, meter)
+        _copy(name, source, temporary, target)
         return os.replace(temporary, new, src_dir_fd=target, dst_dir_fd=target)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -409,13 +456,12 @@ def _move(name: str, source: int, new: str, target: int, meter: Meter) -> None:
         raise
 
 
-def _copy(name: str, source: int, new: str, target: int, meter: Meter) -> None:
-    """Copy a file or a symlink. A hard link becomes a separate file and is counted as one."""
+def _copy(name: str, source: int, new: str, target: int) -> None:
+    """Copy a file or a symlink. A hard link becomes a separate file."""
     facts = os.stat(name, dir_fd=source, follow_symlinks=False)
     if stat.S_ISLNK(facts.st_mode):
         os.symlink(os.readlink(name, dir_fd=source), new, dir_fd=target)
         return
-    meter.count(name, facts.st_size)
     with (
         open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source), "rb") as old,  # noqa: PTH123
         open(os.open(new, NEW_FILE, 0o600, dir_fd=target), "wb") as file,  # noqa: PTH123 - descriptors

@@ -8,12 +8,14 @@ import io
 import os
 import tarfile
 import time
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ohsandbox.errors import SandboxFileError, ToolError
+from ohsandbox.paths import state_dir
 from ohsandbox.runtime.files import transfer, unpack
 from ohsandbox.testing import FakeRuntime
 
@@ -138,6 +140,22 @@ def test_a_tar_that_stops_is_given_up(
     assert caught.value.errno == errno.ETIMEDOUT
 
 
+def test_a_tar_that_moves_a_byte_now_and_then_is_given_up_in_the_end(
+    fake: FakeRuntime, tar_is: Callable[[str], None], tmp_path: Path
+) -> None:
+    (tmp_path / "f").write_bytes(b"x" * 50_000_000)
+    fake.write_bytes("none.tar", archive()[:512])
+    limits = transfer.TransferLimits(timeout_s=1)
+    tar_is(f"cat {fake.workdir}/none.tar; while :; do printf '\\0'; sleep 0.1; done")
+    with pytest.raises(SandboxFileError, match="not transferred in 1 s") as caught:
+        fake.download("tree", tmp_path / "out", limits=limits)
+    assert caught.value.errno == errno.ETIMEDOUT
+    tar_is("while dd bs=1 count=1 of=/dev/null 2>/dev/null; do sleep 0.1; done")
+    with pytest.raises(SandboxFileError, match="not transferred in 1 s"):
+        fake.upload(tmp_path, "up", limits=limits)
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_upload_to_a_tar_that_talks_for_ever_ends(
     fake: FakeRuntime, tar_is: Callable[[str], None], tmp_path: Path
 ) -> None:
@@ -192,7 +210,7 @@ def test_of_members_with_one_name_one_is_kept_whole(
             info.type, info.linkname, info.size = kind, linkname, 3 * (kind == FILE)
             made.addfile(info, io.BytesIO(next(contents)) if kind == FILE else None)
     raw.seek(0)
-    tree = unpack._StagedTree(tmp_path)
+    tree = unpack._StagedTree(tmp_path, unpack.Meter(unpack.TransferLimits(), "Download"))
     with tarfile.open(fileobj=raw) as found:
         for member in found:
             tree.add(found, member)
@@ -233,6 +251,73 @@ def test_limits_are_counted_before_they_are_reached(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="more than 1 members"):
         meter.count("b", 1)
     assert [*tmp_path.iterdir()] == []
+
+
+DEEP = "/".join("abcdefgh")
+
+
+MANY_DIRECTORIES = [(f"{number}/{DEEP}/f", FILE, "") for number in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("members", "limits"),
+    [
+        (MANY_DIRECTORIES, transfer.TransferLimits(members=100)),
+        (MANY_DIRECTORIES, transfer.TransferLimits(total_bytes=400_000)),
+        ([(f"{number}", FILE, "") for number in range(25)], transfer.TransferLimits(total_bytes=99_999)),
+        (
+            [("f", FILE, ""), *((f"{number}", HARD, "f") for number in range(25))],
+            transfer.TransferLimits(total_bytes=99_999),
+        ),
+        ([(f"{number}", LINK, "t" * 60) for number in range(25)], transfer.TransferLimits(total_bytes=99_999)),
+    ],
+)
+def test_a_download_counts_what_it_makes_here_rather_than_what_was_sent(
+    members: list[tuple[str, bytes, str]],
+    limits: transfer.TransferLimits,
+    fake: FakeRuntime,
+    tar_is: Callable[[str], None],
+    tmp_path: Path,
+) -> None:
+    fake.write_bytes("many.tar", archive(*members))
+    tar_is(f"exec cat {fake.workdir}/many.tar")
+    with pytest.raises(ToolError, match=r"Download refused: more than \d+ (members|bytes in all)"):
+        fake.download("tree", tmp_path / "out", limits=limits)
+    assert [*tmp_path.iterdir()] == []
+    assert [*(state_dir() / "staging").iterdir()] == []
+
+
+def test_directories_that_are_sent_are_counted_once(fake: FakeRuntime, tmp_path: Path) -> None:
+    fake.run(["sh", "-c", f"mkdir -p t/{DEEP}; echo 1 >t/{DEEP}/f"])
+    assert fake.download("t", tmp_path / "out", limits=transfer.TransferLimits(members=10)) == []
+    assert (tmp_path / "out" / DEEP / "f").read_text() == "1\n"
+
+
+def test_a_symlink_whose_target_no_system_takes_is_left_out(
+    fake: FakeRuntime, tar_is: Callable[[str], None], tmp_path: Path
+) -> None:
+    fake.write_bytes("long.tar", archive(("long", LINK, "t/" * 3000), ("f", FILE, "")))
+    tar_is(f"exec cat {fake.workdir}/long.tar")
+    [left_out] = fake.download("tree", tmp_path / "out")
+    assert left_out == ("long", "a symlink whose target is longer than 4095 bytes")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["f"]
+
+
+def test_words_of_global_headers_are_not_kept(fake: FakeRuntime, tar_is: Callable[[str], None], tmp_path: Path) -> None:
+    raw = io.BytesIO()
+    for number in range(30):
+        raw.write(tarfile.TarInfo.create_pax_global_header({f"OHS.{number}.{word}": "x" for word in range(10_000)}))
+        raw.write(tarfile.TarInfo(f"{number}").tobuf(tarfile.USTAR_FORMAT))
+    fake.write_bytes("words.tar", archive()[:512] + raw.getvalue() + bytes(1024))
+    tar_is(f"exec cat {fake.workdir}/words.tar")
+    tracemalloc.start()
+    try:
+        fake.download("tree", tmp_path / "out")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len([*(tmp_path / "out").iterdir()]) == 30
+    assert peak_bytes < 15 * 1024**2
 
 
 @pytest.mark.parametrize(
