@@ -25,10 +25,12 @@ from ohsandbox.evaluation.results import ServiceResult, file_name
 from ohsandbox.runtime.docker.config.container_config import CAPABILITIES, PID_1, PRIVATE_DIR
 from ohsandbox.runtime.docker.config.options import LABELS_LABEL
 from ohsandbox.runtime.docker.config.seccomp import ARCHITECTURES, profile_json
-from ohsandbox.runtime.docker.container import force_remove
+from ohsandbox.runtime.docker.container import Container, force_remove
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import engine_images
+from ohsandbox.runtime.docker.monitoring import disk
+from ohsandbox.runtime.docker.monitoring.service_writes import Services
 from ohsandbox.runtime.docker.monitoring.usage import read_stats
 from ohsandbox.runtime.docker.ownership import lease
 from ohsandbox.runtime.docker.ownership.project import remove_shared
@@ -98,6 +100,9 @@ class ServiceRuntime(DockerRuntime):
         self._network_mode = options.network
         self._leases: dict[str, lease.Lease] = {}
         self._removing = threading.Lock()
+        self._monitor_engine: Engine | None = None
+        self._stopped: set[str] = set()
+        """Services that filled a disk."""
 
     def start(self) -> Self:
         """Pull and build the images, start all services and wait until they run, or are healthy where they say so.
@@ -113,10 +118,26 @@ class ServiceRuntime(DockerRuntime):
             try:
                 self._compose_up(engine)
                 super().start()
+                self._monitors.add_processes()
             except BaseException:
+                self._monitors.stop()
                 self._remove(engine)
                 raise
         return self
+
+    def _watch_disk(self) -> None:
+        """Monitor the engine's disk for what the services write, from before they start until `close`."""
+        engine = self._monitor_engine = connect()
+        names = [name for name in self._project.services if name != self._project.main]
+        containers = {name: Container(engine, _container(self._asked.name, name), name=name) for name in names}
+
+        def stop(name: str) -> None:
+            self._stopped.add(name)
+            containers.pop(name).kill()
+
+        found = {"ResolvConfPath": engine.info().get("DockerRootDir")}
+        places = disk.writable_file_systems(engine, found, {}, (), self) + disk.volumes_elsewhere(engine, found)
+        self._monitors.watch(places, self._asked.limits.free_bytes, Services(lambda: {**containers}, stop))
 
     def _compose_up(self, engine: Engine) -> None:
         with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="ohsandbox-compose-") as directory:
@@ -131,6 +152,8 @@ class ServiceRuntime(DockerRuntime):
                     container=_container(self._asked.name, service), engine=engine.address.url, image=image
                 )
             file.write_text(json.dumps(self._model(engine, names, seccomp)))
+            if self._asked.limits.free_bytes != 0:
+                self._watch_disk()
             deadline = time.monotonic() + self._environment.build_timeout_s
             # the file names its directories in full; the engine is the one that we use, however it was found
             try:
@@ -236,6 +259,8 @@ class ServiceRuntime(DockerRuntime):
                 raise SandboxUnavailable("The start of the task's services was cancelled.")
 
     def _is_ready(self, engine: Engine, service: str) -> bool:
+        if service in self._stopped:
+            return True
         with engine_errors(f"looking at service {service!r}"):
             state = engine.api.inspect_container(_container(self._asked.name, service))["State"]
         health = (state.get("Health") or {}).get("Status", "none")
@@ -338,6 +363,8 @@ class ServiceRuntime(DockerRuntime):
 
     def _remove(self, engine: Engine) -> None:
         """Remove everything of the project. What cannot be removed now is left to `gc`."""
+        if self._monitor_engine is not None:
+            self._monitor_engine.close()
         with self._removing:
             leases, self._leases = self._leases, {}
         if not leases:

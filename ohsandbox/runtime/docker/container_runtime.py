@@ -120,6 +120,7 @@ class ContainerRuntime(Runtime):
                         )
                     )
             except BaseException:
+                self._monitors.stop()
                 engine.close()
                 self._leave_watch()
                 raise
@@ -151,8 +152,13 @@ class ContainerRuntime(Runtime):
             if before.config is not None:
                 self._monitors.stop()
             try:
-                self._sandbox = self._known = restored = provision.restore(before, checkpoint)
+                self._sandbox = self._known = restored = provision.restore(
+                    before, checkpoint, before_services=self._monitors.begin_disk
+                )
                 self._network.install_credentials(restored)
+            except BaseException:
+                self._monitors.stop()
+                raise
             finally:  # a sandbox that stayed as it was must be monitored again, too
                 self._unchecked = before.config is not None
 
@@ -396,6 +402,7 @@ class ContainerRuntime(Runtime):
         if target.pod is None:
             return []
         self._monitors.stop()
+        self._monitors.begin_disk(target)
         return target.pod.restart_ended(listening=target.listening_ports)
 
     def _restart(self) -> str:

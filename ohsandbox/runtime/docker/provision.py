@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.container import Container
     from ohsandbox.runtime.docker.engine.connection import Engine
     from ohsandbox.runtime.docker.network.network_pool import NetworkPool
+    from ohsandbox.runtime.docker.services.pods import Pod
     from ohsandbox.runtime.docker.services.service_images import ServiceImage
     from ohsandbox.runtime.results import PullProgress
 
@@ -114,8 +115,11 @@ def create(
     checkpoint: str | None = None,
     cancel: threading.Event | None = None,
     networks: NetworkPool | None = None,
+    before_services: Callable[[Sandbox], None] = lambda _: None,
 ) -> Sandbox:
     """Create, start and set up a container; on any failure it is removed.
+
+    before_services is called with the sandbox before its services start.
 
     checkpoint is the id of a checkpoint to start from, instead of the image or checkpoint of options. Setting cancel
     stops a pull or build. networks is the pool with the namespace to join; None: the sandbox gets its own.
@@ -149,7 +153,7 @@ def create(
         prepare(made, from_checkpoint=checkpoint is not None)
         if options.copy_of is not None and checkpoint is None:
             made = copy_in(made, Path(options.copy_of), everything=options.copies_all)
-        made = _with_services(made, beside, progress=progress, cancel=cancel)
+        made = _with_services(made, beside, before_services, progress=progress, cancel=cancel)
         made = made._replace(setup=None if setup is None else setup.begun())
     except BaseException:
         if container is not None:
@@ -229,6 +233,7 @@ def _config(
 def _with_services(
     made: Sandbox,
     beside: Mapping[str, ServiceImage],
+    before_start: Callable[[Sandbox], None],
     *,
     progress: Progress | None,
     cancel: threading.Event | None,
@@ -240,9 +245,10 @@ def _with_services(
     from ohsandbox.runtime.docker.services.pods import Pod  # noqa: PLC0415 - few sandboxes have services
 
     pod = Pod(engine, made.lease.id, sandbox=made.container.name, owner=owner)
-    listening = made.listening_ports
-    pod.start(beside, made.options, listening=listening, progress=progress, cancel=cancel)
-    return made._replace(pod=pod)
+    made = made._replace(pod=pod)
+    before_start(made)
+    pod.start(beside, made.options, listening=made.listening_ports, progress=progress, cancel=cancel)
+    return made
 
 
 class _JoinedNetwork:
@@ -405,8 +411,10 @@ def copy_in(made: Sandbox, source: Path, *, everything: bool) -> Sandbox:
     return made._replace(left_out=chosen.left_out | dict.fromkeys(special, "neither file, directory nor symlink"))
 
 
-def restore(sandbox: Sandbox, checkpoint: str) -> Sandbox:
+def restore(sandbox: Sandbox, checkpoint: str, *, before_services: Callable[[Sandbox], None]) -> Sandbox:
     """Return the same sandbox in a new container of the same name with the checkpoint's files.
+
+    before_services is called with the sandbox, and its new services before they start.
 
     Raises:
         UsageError: the container is an attached one.
@@ -431,7 +439,11 @@ def restore(sandbox: Sandbox, checkpoint: str) -> Sandbox:
     if sandbox.pod is None:
         return anew._replace(container=restored())
     listening = sandbox.listening_ports
-    with sandbox.pod.replaced(checkpoint, sandbox.options, listening=listening) as pod:
+
+    def before_start(pod: Pod) -> None:
+        before_services(sandbox._replace(pod=pod))
+
+    with sandbox.pod.replaced(checkpoint, sandbox.options, listening=listening, before_start=before_start) as pod:
         return anew._replace(container=restored(), pod=pod)
 
 

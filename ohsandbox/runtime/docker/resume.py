@@ -27,7 +27,7 @@ from ohsandbox.runtime.mount_text import WORKSPACE, Mount
 from ohsandbox.runtime.results import ResumeReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.docker.config.options import DockerOptions
     from ohsandbox.runtime.docker.engine.connection import Engine
@@ -43,9 +43,16 @@ _STOPPED = {137, 143}
 
 
 def resume(
-    engine: Engine, options: DockerOptions, checkpoint_ids: Sequence[str], *, progress: Progress | None = None
+    engine: Engine,
+    options: DockerOptions,
+    checkpoint_ids: Sequence[str],
+    *,
+    progress: Progress | None = None,
+    before_services: Callable[[Sandbox], None] = lambda _: None,
 ) -> tuple[Sandbox, ResumeReport]:
     """Resume the conversation's container, or create one from the newest existing checkpoint.
+
+    before_services is called with the sandbox before its services start.
 
     Raises:
         SandboxUnavailable: another process uses it, or it cannot be started.
@@ -54,7 +61,9 @@ def resume(
     found = None if options.conversation is None else _find(engine, options.conversation)
     if found is None:
         checkpoint = _first_existing(engine, checkpoint_ids)
-        made = provision.create(engine, options, progress=progress, checkpoint=checkpoint)
+        made = provision.create(
+            engine, options, progress=progress, checkpoint=checkpoint, before_services=before_services
+        )
         if checkpoint is None:
             return made, ResumeReport("new", (), made.container.name)
         return made, ResumeReport("checkpoint", _other_image(options, made), made.container.name)
@@ -66,7 +75,7 @@ def resume(
         adopted, notes = _resume_container(engine, options, found, held)
         _mount_anew(adopted)
         notes += adopted.end_processes()
-        adopted, told = _with_services(adopted, options)
+        adopted, told = _with_services(adopted, options, before_services)
         notes += told
     except BaseException:
         held.leave()
@@ -84,7 +93,9 @@ def _other_image(asked: DockerOptions, made: Sandbox) -> tuple[str, ...]:
     )
 
 
-def _with_services(adopted: Sandbox, asked: DockerOptions) -> tuple[Sandbox, list[str]]:
+def _with_services(
+    adopted: Sandbox, asked: DockerOptions, before_start: Callable[[Sandbox], None]
+) -> tuple[Sandbox, list[str]]:
     """Return the sandbox with the services that it was created with, all running; and notes."""
     name, held, config = adopted.container.name, adopted.lease, adopted.config
     if held is None or config is None or not (held.record.services or asked.services):
@@ -98,6 +109,7 @@ def _with_services(adopted: Sandbox, asked: DockerOptions) -> tuple[Sandbox, lis
     pod = Pod.find(adopted.container.engine, held.record, owner=config.network_owner)
     if gone := {*held.record.services} - pod.running.keys():
         notes.append(f"Service {', '.join(sorted(gone))} of sandbox {name} was removed from outside, with its files.")
+    before_start(adopted._replace(pod=pod, is_resumed=True))
     notes += pod.restart_ended(listening=adopted.listening_ports)
     real = adopted.options.model_copy(update={"services": tuple(one.service for one in pod.running.values())})
     return adopted._replace(pod=pod, options=real), notes

@@ -243,8 +243,9 @@ class DockerRuntime(ContainerRuntime):
 
                 return attach.join(engine, self._options)
             return provision.create(
-                engine, self._options, progress=self._progress, cancel=self.start_cancel, networks=self._networks
-            )
+                engine, self._options, progress=self._progress, cancel=self.start_cancel, networks=self._networks,
+                before_services=self._monitors.begin_disk,
+            )  # fmt: skip
 
         self._begin(join_or_make)
         self._expose_ports()
@@ -262,7 +263,9 @@ class DockerRuntime(ContainerRuntime):
         def find_or_make(engine: Engine) -> Sandbox:
             from ohsandbox.runtime.docker import resume  # noqa: PLC0415 - most sandboxes are new
 
-            begun, self.resumed = resume.resume(engine, self._options, checkpoints, progress=self._progress)
+            begun, self.resumed = resume.resume(
+                engine, self._options, checkpoints, progress=self._progress, before_services=self._monitors.begin_disk
+            )
             return begun._replace(is_resumed=True)
 
         self._begin(find_or_make)

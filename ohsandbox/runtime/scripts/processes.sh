@@ -152,13 +152,14 @@ ohs_oom() {
   done
 } 2>/dev/null
 
-# ohs_written: for each process but PID 1 and us: its id; the bytes that its first thread has written to disks, and those
-# that all of it and its reaped children have written, to disks and by calls (proc(5)), or ? where we may not know; the
+# ohs_written SKIPPED: for each process but that and us: its id; the bytes that its first thread has written to disks, and
+# those that all of it and its reaped children have written, to disks and by calls (proc(5)), or ? where we may not know; the
 # ticks that it and they spent in the kernel; its user and group; its name.
 ohs_written() {
+  ohs_skipped=$1
   for ohs_d in /proc/[1-9]*; do
     ohs_p=${ohs_d#/proc/} ohs_n= ohs_u= ohs_o='?' ohs_b='?' ohs_w='?'
-    case $ohs_p in 1 | $$) continue ;; esac
+    case $ohs_p in "$ohs_skipped" | $$) continue ;; esac
     ohs_stat "$ohs_p" || continue
     set -- $ohs_line
     ohs_t=$((${13} + ${15}))

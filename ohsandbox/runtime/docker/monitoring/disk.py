@@ -2,8 +2,8 @@
 
 A resource limit bounds the size of one file; only some storage drivers bound the root file system. So a monitor checks
 the free space, more often when little is left. Below the minimum (the floor) it kills the processes whose written bytes
-have grown; each sandbox monitors only its own processes. A check costs one statvfs (2 us) for a disk on this machine,
-otherwise one line of shell in the sandbox.
+have grown, and stops the services that hold such processes; each sandbox monitors only what belongs to it. A check
+costs one statvfs (2 us) for a disk on this machine, otherwise one line of shell in the sandbox.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.runtime.disk_space import DiskSpace, floor_bytes, floor_files, measure, shortage
 from ohsandbox.runtime.docker.config.container_config import GIB, MIB
 from ohsandbox.runtime.docker.engine.error_mapping import printable_line
+from ohsandbox.runtime.docker.monitoring.process_writes import ProcessWrites, parse_writes
 from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
 
 if TYPE_CHECKING:
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.docker.container import Container
     from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.monitoring.service_writes import Services
     from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 log = logging.getLogger(__name__)
+
+Writer = tuple[str, int]
+"""A process: the name of its service, "" in the sandbox itself, and its pid there."""
 
 _FASTEST_BYTES_S = 4 * GIB
 """Highest assumed write rate into the page cache: one `dd` reached 2.1 GB/s on two processors. Our filter refuses
@@ -74,23 +79,6 @@ class FileSystem(NamedTuple):
     """Whether the file system is on this machine."""
 
 
-class _ProcessWrites(NamedTuple):
-    """Written bytes and system time of a process of the sandbox."""
-
-    own_bytes: int | None
-    """Bytes written to disks by its first thread. None: not readable."""
-    disk_bytes: int | None
-    """Bytes written to disks by all its threads and by the children it has waited for. tmpfs and FUSE (a directory of
-    Docker Desktop's host) are not counted."""
-    call_bytes: int | None
-    """Bytes passed to write(2) for any file; threads and children as in disk_bytes."""
-    ticks: int | None
-    """System time in ticks of 10 ms; threads and children as in disk_bytes."""
-    user: str
-    """The process's uid:gid."""
-    name: str
-
-
 def writable_file_systems(
     engine: Engine, found: Mapping[str, Any], facts: Mapping[str, str], writable: Sequence[str], sandbox: DockerRuntime
 ) -> list[FileSystem]:
@@ -103,7 +91,8 @@ def writable_file_systems(
     upper = reachable(data.get("UpperDir") or facts.get("upper") or found.get("ResolvConfPath") or "")
     here = engine.address.is_local and sys.platform == "linux" and "desktop" not in engine.address.url
     if upper is not None and here:
-        engines = FileSystem("The engine's disk", lambda: measure(upper))
+        # a restore removes the directory, and its parent stays
+        engines = FileSystem("The engine's disk", lambda: measure(reachable(str(upper)) or upper))
     else:
         engines = FileSystem("The engine's disk", lambda: _space_inside(sandbox), near=False)
     cache_disk = _reachable_cache(found) if here else None
@@ -124,6 +113,17 @@ def _reachable_cache(inspected: Mapping[str, Any]) -> Path | None:
     if cache_path is None or (containers is not None and cache_path.stat().st_dev == containers.stat().st_dev):
         return None
     return cache_path
+
+
+def volumes_elsewhere(engine: Engine, inspected: Mapping[str, Any]) -> list[FileSystem]:
+    """Return the file system of the engine's volumes if we can reach it on another disk than the containers'."""
+    if not engine.address.is_local or sys.platform != "linux":
+        return []
+    volumes = reachable(f"{engine.info().get('DockerRootDir') or ''}/volumes")
+    containers = reachable(str(inspected.get("ResolvConfPath") or ""))
+    if volumes is None or containers is None or volumes.stat().st_dev == containers.stat().st_dev:
+        return []
+    return [FileSystem("The disk of the engine's volumes", lambda: measure(volumes))]
 
 
 def first_shortage(where: Sequence[FileSystem], asked: int | None) -> str | None:
@@ -173,20 +173,34 @@ def _space_inside(sandbox: DockerRuntime) -> DiskSpace | None:
 class DiskMonitor:
     """Checks free space in a thread of its own, from `start` to `stop`."""
 
-    def __init__(self, where: Sequence[FileSystem], sandbox: DockerRuntime, *, least: int | None) -> None:
-        """Set the floor to least bytes; None is the default floor."""
+    def __init__(
+        self,
+        where: Sequence[FileSystem],
+        sandbox: DockerRuntime,
+        *,
+        least: int | None,
+        services: Services | None = None,
+        has_processes: bool = True,
+    ) -> None:
+        """Set the floor to least bytes; None is the default floor.
+
+        has_processes: whether processes run in the sandbox itself; set it once they do.
+        """
         self._where, self._sandbox, self._least = where, sandbox, least
+        self._services, self.has_processes = services, has_processes
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ohsandbox-disk", daemon=True)
-        self._base: dict[int, _ProcessWrites] = {}
+        self._base: dict[Writer, ProcessWrites] = {}
         """Written bytes from before the floor was reached."""
         self._age = 0
-        self._last: dict[int, _ProcessWrites] = {}
-        self._steady: dict[int, int] = {}
+        self._failure: SandboxUnavailable | None = None
+        """Why the sandbox's own processes could not be asked, while services could."""
+        self._last: dict[Writer, ProcessWrites] = {}
+        self._steady: dict[Writer, int] = {}
         """For each process, the number of consecutive checks in which it has written."""
         self._low: tuple[str, bool] | None = None
         """The name of the file system below its floor, and whether its inodes are short; None if none is below."""
-        self._killed: set[int] = set()
+        self._killed: set[Writer] = set()
         self._last_free = 0
         self._rounds = 0
         """Number of killing rounds, each within _ROUNDS_LAST_S of the one before."""
@@ -217,7 +231,7 @@ class DiskMonitor:
         """Check once, act if a floor is reached, and return the seconds until the next check."""
         left_s = LONGEST_S
         for file_system in self._where:
-            if (space := file_system.ask()) is None:
+            if not (self.has_processes or file_system.near) or (space := file_system.ask()) is None:
                 continue
             if (short := shortage(space, self._least)) is not None:
                 of_files = space.free_bytes >= floor_bytes(space, self._least)
@@ -255,7 +269,10 @@ class DiskMonitor:
             now = self._bytes_written()
             writers = self._writers(now, fell=fell, of_files=resource[1])
             if writers:
-                self._kill(fact, writers, now)
+                self._stop_services(fact, {service for service, _ in writers if service})
+                self._kill(fact, [pid for service, pid in writers if not service], now)
+            elif self._failure is not None:
+                raise self._failure
             elif first:
                 self._sandbox.add_notice(f"{fact}; nothing here was seen to fill it; what goes on writing is killed")
         except SandboxUnavailable as failure:
@@ -266,36 +283,57 @@ class DiskMonitor:
             return fell
         return first or fell or bool(writers)  # within a second all inodes below the floor could be used
 
-    def _bytes_written(self) -> dict[int, _ProcessWrites]:
+    def _bytes_written(self) -> dict[Writer, ProcessWrites]:
         """Read each process's written bytes as its own user: /proc/PID/io needs permission to trace."""
-        processes = _parsed(self._sandbox.snippet(b"ohs_written", user="0").stdout)
-        for user in sorted({process.user for process in processes.values() if process.disk_bytes is None}):
-            more = _parsed(self._sandbox.snippet(b"ohs_written", user=user).stdout)
-            processes |= {
-                pid: process for pid, process in more.items() if process.disk_bytes is not None and pid in processes
-            }
-        return processes
+        writes = {} if self._services is None else self._services.written()
+        self._failure = None
+        if not self.has_processes:
+            return writes
+        try:
+            processes = parse_writes(self._sandbox.snippet(b"ohs_written 1", user="0").stdout)
+            for user in sorted({process.user for process in processes.values() if process.disk_bytes is None}):
+                more = parse_writes(self._sandbox.snippet(b"ohs_written 1", user=user).stdout)
+                processes |= {
+                    pid: process for pid, process in more.items() if process.disk_bytes is not None and pid in processes
+                }
+        except SandboxUnavailable as failure:
+            if not writes:
+                raise
+            self._failure = failure
+            return writes
+        return writes | {("", pid): process for pid, process in processes.items()}
 
-    def _writers(self, now: dict[int, _ProcessWrites], *, fell: bool, of_files: bool) -> list[int]:
-        """Return the pids to kill: processes that wrote much or keep writing, and last those with unknown writes."""
-        pids = []
+    def _writers(self, now: dict[Writer, ProcessWrites], *, fell: bool, of_files: bool) -> list[Writer]:
+        """Return what to kill: processes that wrote much or keep writing, and last those with unknown writes."""
+        writers, known = list[Writer](), False
         self._killed &= now.keys()
-        for pid, process in now.items():
-            if pid in self._killed:  # already killed; a process in uninterruptible disk sleep dies later
+        for writer, process in sorted(now.items(), key=lambda item: item[1].disk_bytes is None):
+            if writer in self._killed:  # already killed; a process in uninterruptible disk sleep dies later
                 continue
-            base, last = self._base.get(pid, _NOTHING), self._last.get(pid, _NOTHING)
+            base, last = self._base.get(writer, _NOTHING), self._last.get(writer, _NOTHING)
             steady = _more(process.disk_bytes, last.disk_bytes, _STEADY_BYTES) or (
                 of_files and fell and _more(process.ticks, last.ticks, _STEADY_TICKS)
             )
             hidden = fell and (process.disk_bytes is None or _more(process.call_bytes, last.call_bytes, _STEADY_BYTES))
-            self._steady[pid] = self._steady.get(pid, 0) + 1 if steady or hidden else 0
+            hidden &= not (known and writer[0])  # a service whose writes are unknown is spared while another one writes
+            self._steady[writer] = self._steady.get(writer, 0) + 1 if steady or hidden else 0
             patience = 1 if steady else _PATIENT_LOOKS
-            if _more(process.own_bytes, base.own_bytes, _ALLOWANCE_BYTES) or self._steady[pid] > patience:
-                pids.append(pid)
+            if _more(process.own_bytes, base.own_bytes, _ALLOWANCE_BYTES) or self._steady[writer] > patience:
+                writers.append(writer)
+            known |= steady or writer in writers
         self._last = now
-        return pids
+        return writers
 
-    def _kill(self, fact: str, pids: Sequence[int], now: Mapping[int, _ProcessWrites]) -> None:
+    def _stop_services(self, fact: str, names: set[str]) -> None:
+        for name in sorted(names):
+            self.kills += 1
+            self._report(f"{fact}: service {name!r} wrote to it and was stopped; its files are kept")
+            assert self._services is not None  # noqa: S101 - the names are theirs
+            self._services.stop(name)
+
+    def _kill(self, fact: str, pids: Sequence[int], now: Mapping[Writer, ProcessWrites]) -> None:
+        if not pids:
+            return
         now_s = time.monotonic()
         self._rounds = self._rounds + 1 if now_s - self._killed_at < _ROUNDS_LAST_S else 1
         self._killed_at = now_s
@@ -305,13 +343,13 @@ class DiskMonitor:
             self._sandbox.end_processes()
             self._rounds = 0
             return
-        names = ", ".join(f"{printable_line(now[pid].name)[:20]} ({pid})" for pid in pids[:5])
+        names = ", ".join(f"{printable_line(now['', pid].name)[:20]} ({pid})" for pid in pids[:5])
         more = f" and {len(pids) - 5} more" if len(pids) > 5 else ""  # noqa: PLR2004 - a line's worth
         self._report(f"{fact}: {names}{more} wrote to it and was killed. Delete what is not needed before writing more")
-        for user in {now[pid].user for pid in pids}:
-            theirs = " ".join(str(pid) for pid in pids if now[pid].user == user)
+        for user in {now["", pid].user for pid in pids}:
+            theirs = " ".join(str(pid) for pid in pids if now["", pid].user == user)
             self._sandbox.snippet(b"kill -KILL %s 2>/dev/null" % theirs.encode(), user=user)
-        self._killed.update(pids)  # if the killing snippet fails, the next round tries again
+        self._killed.update(("", pid) for pid in pids)  # if the killing snippet fails, the next round tries again
 
     def _report(self, message: str) -> None:
         """Report before killing, so that the result of a killed command states the reason."""
@@ -319,18 +357,8 @@ class DiskMonitor:
         log.warning("%s", message)
 
 
-_NOTHING = _ProcessWrites(0, 0, 0, 0, "", "")
+_NOTHING = ProcessWrites(0, 0, 0, 0, "", "")
 
 
 def _more(now: int | None, before: int | None, least: int) -> bool:
     return now is not None and now - (before or 0) >= least
-
-
-def _parsed(output: bytes) -> dict[int, _ProcessWrites]:
-    processes = {}
-    for line in output.decode("utf-8", "replace").splitlines():
-        pid, *numbers, user, name = (*line.split(" ", 6), *[""] * 7)[:7]
-        if pid.isdigit() and user:
-            own, disk, calls, ticks = (int(word) if word.isdigit() else None for word in numbers)
-            processes[int(pid)] = _ProcessWrites(own, disk, calls, ticks, user, name)
-    return processes

@@ -16,8 +16,9 @@ from ohsandbox.runtime.docker.monitoring import disk
 from ohsandbox.runtime.docker.services.service_inventory import SERVICE_OF_LABEL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from ohsandbox.runtime.docker.monitoring.service_writes import Services
     from ohsandbox.runtime.docker.runtime import DockerRuntime
     from ohsandbox.runtime.docker.sandbox import Sandbox
     from ohsandbox.runtime.docker.services.pods import Pod
@@ -43,7 +44,8 @@ class SandboxMonitors:
             SandboxRefused: the sandbox is new, and a disk is below the minimum.
         """
         if self._disk is None:
-            self._watch_disk(sandbox, facts)
+            self.begin_disk(sandbox, facts)
+        self.add_processes()
         if sandbox.pod is not None and self._services is None:
             listening = sandbox.listening_ports
             self._services = ServiceWatch(sandbox.pod, listening=listening, tell=self._runtime.add_notice)
@@ -52,22 +54,47 @@ class SandboxMonitors:
                 self._watchdog.leave()
             self._watchdog = OwnerWatchdog(sandbox)
 
-    def _watch_disk(self, sandbox: Sandbox, facts: Mapping[str, str]) -> None:
-        least = sandbox.options.limits.free_bytes
-        if least == 0:
+    def begin_disk(self, sandbox: Sandbox, facts: Mapping[str, str] | None = None) -> None:
+        """Start monitoring the disks for what its services write; `begin` adds the sandbox's own processes.
+
+        Raises:
+            SandboxRefused: the sandbox is new, and a disk is below the minimum.
+        """
+        container, limits, services = sandbox.container, sandbox.options.limits, None
+        if limits.free_bytes == 0:
             return
-        container, writable = sandbox.container, sandbox.options.writable
-        file_systems = disk.writable_file_systems(container.engine, container.found, facts, writable, self._runtime)
-        has_run = self._has_run or sandbox.is_resumed
-        if not has_run and (short := disk.first_shortage(file_systems, least)) is not None:
+        places = disk.writable_file_systems(
+            container.engine, container.found, facts or {}, sandbox.options.writable, self._runtime
+        )
+        if sandbox.pod is not None:
+            from ohsandbox.runtime.docker.monitoring.service_writes import Services  # noqa: PLC0415 - few sandboxes have services
+
+            places += disk.volumes_elsewhere(container.engine, container.found)
+            services = Services(sandbox.pod.containers, sandbox.pod.stop)
+        if sandbox.is_resumed:
+            self._has_run = True
+        self.watch(places, limits.free_bytes, services)
+
+    def watch(self, places: Sequence[disk.FileSystem], least: int | None, services: Services | None) -> None:
+        """Start monitoring these file systems for what the services write, and later the sandbox's own processes.
+
+        Raises:
+            SandboxRefused: the sandbox is new, and a disk is below the minimum.
+        """
+        if not self._has_run and (short := disk.first_shortage(places, least)) is not None:
             raise SandboxRefused(
                 f"{short}.",
                 remedy="Free some (`docker system df` shows what the engine holds), "
                 "or say what must stay free with SandboxLimits(free_bytes=...).",
             )
         self._has_run = True
-        self._disk = disk.DiskMonitor(file_systems, self._runtime, least=least)
+        self._disk = disk.DiskMonitor(places, self._runtime, least=least, services=services, has_processes=False)
         self._disk.start()
+
+    def add_processes(self) -> None:
+        """Monitor the sandbox's own processes, too."""
+        if self._disk is not None:
+            self._disk.has_processes = True
 
     def stop(self) -> None:
         """Stop all monitors. Calling it twice is fine; `begin` starts new ones."""

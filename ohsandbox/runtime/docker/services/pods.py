@@ -84,6 +84,8 @@ class Pod:
         """Create a pod without services. owner is the id of the container that owns the namespace."""
         self.engine, self.lease_id, self.sandbox, self.owner = engine, lease_id, sandbox, owner
         self.running: dict[str, _ServiceContainer] = {}
+        self._stopped: set[str] = set()
+        """Services that `stop` stopped, which are not restarted."""
 
     def create(self, service: Service, image: ServiceImage, options: DockerOptions) -> None:
         """Create a service's container and start it.
@@ -98,16 +100,17 @@ class Pod:
         with engine_errors(f"creating service {service.name!r}"):
             made = self.engine.api.create_container_from_config(payload, config.name)
         container = Container(self.engine, str(made["Id"]), name=config.name)
+        self.running[service.name] = _ServiceContainer(service, container, image.ports, image.healthcheck)
         try:
             service_checkpoints.fill(self.engine, container.id, image.volumes)
             container.start(image_id=image.facts.id)
             container.note_start()
             _refuse_weaker(service, container.found, config)
         except BaseException:
+            del self.running[service.name]
             with contextlib.suppress(OhsandboxError):
                 container.force_remove()
             raise
-        self.running[service.name] = _ServiceContainer(service, container, image.ports, image.healthcheck)
 
     def _config(self, service: Service, image: ServiceImage, options: DockerOptions) -> ContainerConfig:
         facts = image.facts
@@ -140,6 +143,7 @@ class Pod:
         """
         began, waiting = time.monotonic(), [self.running[name] for name in names]
         while True:
+            waiting = [one for one in waiting if one.service.name not in self._stopped]
             for one in [*waiting]:
                 left = one.service.start_timeout_s - (time.monotonic() - began)
                 if self._is_ready(one, listening, check_s=min(_CHECK_S, max(_POLL_S, left))):
@@ -158,7 +162,7 @@ class Pod:
     def _is_ready(self, one: _ServiceContainer, listening: Callable[[], Collection[int]], *, check_s: float) -> bool:
         state = one.container.inspect()["State"]
         if not state.get("Running"):
-            if state.get("ExitCode") == 0 and one.service.run_once:
+            if (state.get("ExitCode") == 0 and one.service.run_once) or one.service.name in self._stopped:
                 return True
             how = how_it_ended(state)
             remedy = (
@@ -191,13 +195,23 @@ class Pod:
         ]
         return f"{'; '.join(told)}. Each name is 127.0.0.1, which they share with the sandbox"
 
+    def containers(self) -> dict[str, Container]:
+        """Return the containers of the services by name, without those that were stopped."""
+        return {name: one.container for name, one in [*self.running.items()] if name not in self._stopped}
+
+    def stop(self, name: str) -> None:
+        """Kill a service; nothing but a resume starts it again."""
+        self._stopped.add(name)
+        self.running[name].container.kill()
+
     def ended(self) -> list[str]:
         """Return the names of services that should run and do not.
 
         Raises:
             SandboxUnavailable: the engine fails.
         """
-        return [name for name, one in self.running.items() if _how_it_ended(one) is not None]
+        ended = [name for name, one in self.running.items() if _how_it_ended(one) is not None]
+        return [name for name in ended if name not in self._stopped]
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -268,7 +282,8 @@ class Pod:
         with engine_errors("looking at the network of the services"):
             since = str(self.engine.api.inspect_container(self.owner)["State"].get("StartedAt"))
         notes = []
-        wanted = [container for container in self.running.values() if only is None or container.service.name in only]
+        candidates = [one for name, one in self.running.items() if name not in self._stopped]
+        wanted = [container for container in candidates if only is None or container.service.name in only]
         for stage in _stages([container.service for container in wanted]):
             started = []
             for one in [self.running[service.name] for service in stage]:
@@ -298,9 +313,16 @@ class Pod:
 
     @contextlib.contextmanager
     def replaced(
-        self, checkpoint: str, options: DockerOptions, *, listening: Callable[[], Collection[int]]
+        self,
+        checkpoint: str,
+        options: DockerOptions,
+        *,
+        listening: Callable[[], Collection[int]],
+        before_start: Callable[[Pod], None],
     ) -> Iterator[Pod]:
         """Context in which a checkpoint's services run in place of those of this pod; yields their own pod.
+
+        before_start is called with that pod.
 
         At its end the old services are removed; on an error they are restored, and the new ones are removed. A
         checkpoint without services leaves the old ones unchanged.
@@ -324,6 +346,7 @@ class Pod:
             services = [service.service for service in self.running.values() if service.service.name in kept_services]
             images = images_of_checkpoint(self.engine, kept_services, services)
             restored_options = options.model_copy(update={"services": tuple(services)})
+            before_start(new)
             new.start(images, restored_options, listening=listening, progress=None, cancel=None)
             yield new
             undo.pop_all()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import subprocess
+import tarfile
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from ohsandbox.runtime.docker.config.container_config import MIB, SandboxLimits
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.monitoring import disk
 from ohsandbox.runtime.docker.runtime import DockerRuntime
+from ohsandbox.runtime.service_options import Service
 from tests.runtime.docker.test_faults import PrivateEngine
 
 if TYPE_CHECKING:
@@ -46,7 +49,7 @@ def private(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     data.mkdir()
     with (directory / "disk.img").open("wb") as backing:
         backing.truncate(1024 * MIB)
-    subprocess.run(["mkfs.ext4", "-q", "-m0", directory / "disk.img"], check=True)
+    subprocess.run(["mkfs.ext4", "-q", "-m0", "-N", "400000", directory / "disk.img"], check=True)
     subprocess.run(["mount", "-o", "loop", directory / "disk.img", data], check=True)
     found = PrivateEngine(directory, _runsc(directory))
     try:
@@ -99,6 +102,80 @@ def test_a_sandbox_whose_engine_is_asked_from_inside_is_stopped_too(private: Pri
             assert time.monotonic() < deadline
         watch.stop()
     assert disk_space.measure(private.directory / "data").free_bytes > 50 * MIB
+
+
+FLOOR = SandboxLimits(free_bytes=300 * MIB)
+PORT = 7000
+
+
+def writer(name: str, then: str, **options: Any) -> Service:
+    """A service that writes once somebody has connected to it."""
+    script = f"nc -l -p {PORT} </dev/null >/dev/null; {then}; exec sleep 1000"
+    return Service(name, image=IMAGE, command=["sh", "-c", script], ports=PORT, **options)
+
+
+def notices_until(runtime: DockerRuntime, words: str) -> str:
+    notices, deadline = "", time.monotonic() + HANG_S
+    while words not in notices:
+        notices += str(runtime.execute("sleep 0.2").notice)
+        assert time.monotonic() < deadline, notices
+    return notices
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        writer("store", "yes >/data/big", volumes=("/data",)),
+        writer("store", "while :; do dd if=/dev/zero of=/big$((i=i+1)) bs=1M count=8 2>/dev/null; done"),
+        writer("store", "while :; do mkdir -p /d/$((i=i+1))/1/2/3/4/5/6/7/8/9; done"),
+    ],
+    ids=["volume", "layer", "inodes"],
+)
+def test_a_service_that_fills_the_engines_disk_is_stopped_and_named_in_the_next_result(
+    private: PrivateEngine, service: Service
+) -> None:
+    quiet = Service("quiet", image=IMAGE, command=["sleep", "1000"], ports=())
+    with DockerRuntime(IMAGE, limits=FLOOR, services=[service, quiet]) as runtime:
+        runtime.execute(f"X=kept; nc 127.0.0.1 {PORT} </dev/null")
+        notices = notices_until(runtime, "was stopped")
+        assert "service 'store' wrote to it and was stopped" in notices
+        assert "'quiet'" not in notices
+        space = disk_space.measure(private.directory / "data")
+        assert space.free_bytes > 50 * MIB
+        assert space.free_files > 100
+        assert runtime.execute("echo $X").output == "kept\n"
+        api = runtime._require_sandbox().container.engine.api
+        deadline = time.monotonic() + HANG_S
+        while api.inspect_container(f"{runtime.name}-store")["State"]["Running"]:  # it is named before it is stopped
+            assert time.monotonic() < deadline
+        assert api.inspect_container(f"{runtime.name}-quiet")["State"]["Running"]
+        assert runtime._require_sandbox().pod.ended() == []  # type: ignore[union-attr]  # it is not started again
+
+
+def test_a_service_that_fills_the_disk_at_once_is_stopped_and_the_sandbox_serves(private: PrivateEngine) -> None:
+    flood = Service("flood", image=IMAGE, command=["sh", "-c", "yes >/big"], ports=PORT)
+    with DockerRuntime(IMAGE, limits=FLOOR, services=[flood]) as runtime:
+        told = runtime.execute("echo works")
+        assert told.output == "works\n"
+        assert "service 'flood' wrote to it and was stopped" in str(told.notice)
+        assert disk_space.measure(private.directory / "data").free_bytes > 50 * MIB
+
+
+def test_a_service_whose_image_has_no_shell_is_stopped_too(private: PrivateEngine) -> None:
+    with DockerRuntime(IMAGE) as runtime:
+        program = runtime.read_bytes("/bin/busybox")
+        api = runtime._require_sandbox().container.engine.api
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            entry = tarfile.TarInfo("dd")
+            entry.size, entry.mode = len(program), 0o755
+            archive.addfile(entry, io.BytesIO(program))
+        api.import_image_from_data(packed.getvalue(), repository="no-shell", tag="1", changes=["USER 0"])
+    words = ["/dd", "if=/dev/zero", "of=/big", "bs=1M"]
+    flood = Service("flood", image="no-shell:1", command=words, ports=(), healthcheck=())
+    with DockerRuntime(IMAGE, limits=FLOOR, services=[flood]) as runtime:
+        assert "service 'flood' wrote to it and was stopped" in notices_until(runtime, "was stopped")
+        assert disk_space.measure(private.directory / "data").free_bytes > 50 * MIB
 
 
 @pytest.mark.skipif(RUNSC is None, reason="no runsc; OHSANDBOX_TEST_RUNSC names one")

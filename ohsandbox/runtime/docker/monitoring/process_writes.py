@@ -1,0 +1,33 @@
+"""What the processes of a container have written, as the shell function `ohs_written` prints it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ProcessWrites(NamedTuple):
+    """Written bytes and system time of a process."""
+
+    own_bytes: int | None
+    """Bytes written to disks by its first thread. None: not readable."""
+    disk_bytes: int | None
+    """Bytes written to disks by all its threads and by the children it has waited for. tmpfs and FUSE (a directory of
+    Docker Desktop's host) are not counted."""
+    call_bytes: int | None
+    """Bytes passed to write(2) for any file; threads and children as in disk_bytes."""
+    ticks: int | None
+    """System time in ticks of 10 ms; threads and children as in disk_bytes."""
+    user: str
+    """The process's uid:gid."""
+    name: str
+
+
+def parse_writes(output: bytes) -> dict[int, ProcessWrites]:
+    """Return the processes by their pid, from what `ohs_written` prints."""
+    processes = {}
+    for line in output.decode("utf-8", "replace").splitlines():
+        pid, *numbers, user, name = (*line.split(" ", 6), *[""] * 7)[:7]
+        if pid.isdigit() and user:
+            own, disk, calls, ticks = (int(word) if word.isdigit() else None for word in numbers)
+            processes[int(pid)] = ProcessWrites(own, disk, calls, ticks, user, name)
+    return processes
