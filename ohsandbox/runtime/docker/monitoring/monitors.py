@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import OhsandboxError, SandboxGone, SandboxRefused
 from ohsandbox.runtime.docker.channel import ProcessRequest
+from ohsandbox.runtime.docker.config.labels import SERVICE_OF_LABEL
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.monitoring import disk
-from ohsandbox.runtime.docker.services.service_inventory import SERVICE_OF_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
