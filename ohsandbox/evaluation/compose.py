@@ -23,7 +23,7 @@ from ohsandbox.evaluation.compose_client import docker_compose
 from ohsandbox.evaluation.formats.compose import IDLE
 from ohsandbox.evaluation.results import ServiceResult, file_name
 from ohsandbox.runtime.docker.config.container_config import CAPABILITIES, PID_1, PRIVATE_DIR
-from ohsandbox.runtime.docker.config.options import LABELS_LABEL
+from ohsandbox.runtime.docker.config.labels import IMAGE_LABEL, LABEL, LABELS_LABEL, LEASE_LABEL, USER_LABEL, complete
 from ohsandbox.runtime.docker.config.seccomp import ARCHITECTURES, profile_json
 from ohsandbox.runtime.docker.container import Container, force_remove
 from ohsandbox.runtime.docker.engine.connection import connect
@@ -181,7 +181,7 @@ class ServiceRuntime(DockerRuntime):
 
     def _model(self, engine: Engine, images: Mapping[str, str], seccomp: Path) -> dict[str, Any]:
         """Return the file that Compose is given: the checked model, with the settings of every sandbox added."""
-        labels = {"labels": {lease.LEASE_LABEL: self._leases[self._project.main].id}}
+        labels = {"labels": {LEASE_LABEL: self._leases[self._project.main].id}}
         networks: dict[str, Any] = {
             name: {"internal": True, "driver_opts": _NO_HOST, **labels} for name in self._project.networks
         }
@@ -206,13 +206,14 @@ class ServiceRuntime(DockerRuntime):
         is_main = name == self._project.main
         memory = limits.memory_bytes if is_main else service_environment.memory_bytes or SandboxLimits().memory_bytes
         labels = {
-            "ohsandbox": "1", lease.LEASE_LABEL: self._leases[name].id, "ohsandbox.image": image,
+            LABEL: "1", LEASE_LABEL: self._leases[name].id, IMAGE_LABEL: image,
             LABELS_LABEL: " ".join(self._asked.labels), **self._asked.labels,
         }  # fmt: skip
         resolved: dict[str, Any] = {
             **service_config, "image": image, "pull_policy": "never",
             "container_name": _container(self._asked.name, name),
-            "labels": labels, "cap_drop": ["ALL"], "cap_add": capabilities, "security_opt": security, "restart": "no",
+            "labels": complete(labels), "cap_drop": ["ALL"], "cap_add": capabilities, "security_opt": security,
+            "restart": "no",
             "pids_limit": limits.pids, "mem_limit": memory, "memswap_limit": memory, "oom_score_adj": 500,
             "cpus": min(limits.cpus or 2.0, service_environment.cpus or limits.cpus or 2.0),
             "logging": {"driver": "json-file", "options": {"max-size": "1m"}},
@@ -224,7 +225,7 @@ class ServiceRuntime(DockerRuntime):
             resolved["networks"] = {**mapping_or_empty(resolved["networks"]), OUTSIDE: {}}
         if is_main:
             user = str(service_config.get("user") or (image_facts.user if image_facts else ""))
-            resolved["labels"] = labels | {"ohsandbox.user": user}
+            resolved["labels"] |= {USER_LABEL: user}
             private = f"{PRIVATE_DIR}:rw,nosuid,nodev,noexec,size={limits.private_bytes},mode=1777"
             resolved["tmpfs"] = [*_texts(service_config.get("tmpfs") or []), private]
             resolved["shm_size"] = service_config.get("shm_size") or limits.shm
@@ -328,7 +329,7 @@ class ServiceRuntime(DockerRuntime):
         api = self._require_sandbox().container.engine.api
         with engine_errors(f"changing the network of {self._asked.name!r} to {network!r}"):
             if network == "open" and not api.networks(names=[self._outside]):
-                labels = {lease.LEASE_LABEL: self._leases[self._project.main].id}
+                labels = {LEASE_LABEL: self._leases[self._project.main].id}
                 api.create_network(self._outside, driver="bridge", labels=labels)
             for service, service_config in self._project.services.items():
                 name = _container(self._asked.name, service)

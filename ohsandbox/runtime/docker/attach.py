@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxGone, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker.config.container_config import PRIVATE_DIR
+from ohsandbox.runtime.docker.config.labels import USER_LABEL
 from ohsandbox.runtime.docker.config.options import check_environment, sane_workdir, workdir_of
 from ohsandbox.runtime.docker.container import Container
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
@@ -55,7 +56,7 @@ def join(engine: Engine, options: DockerOptions) -> Sandbox:
     joined = Sandbox(
         container=container,
         options=options,
-        user=options.user or (config.get("Labels") or {}).get("ohsandbox.user") or config.get("User") or "",
+        user=options.user or _own_user(config) or config.get("User") or "",
         workdir=sane_workdir(options.workdir) or workdir_of(config),
         exec_env=exec_env,
         unset=_ALWAYS_UNSET,
@@ -64,6 +65,11 @@ def join(engine: Engine, options: DockerOptions) -> Sandbox:
     )
     copy_ca_bundle(joined)
     return joined
+
+
+def _own_user(config: Mapping[str, Any]) -> str:
+    """Return the user of processes by our label; empty for a container whose creator chose another user than we do."""
+    return str((config.get("Labels") or {}).get(USER_LABEL) or "") if config.get("User") == "0:0" else ""
 
 
 def _resolved(engine: Engine, mounts: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -22,8 +22,8 @@ from ohsandbox.errors import (
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
-from ohsandbox.runtime.docker.checkpoints.checkpoint_images import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.config.container_config import MAPPED_HOME, PRIVATE_DIR
+from ohsandbox.runtime.docker.config.labels import CONVERSATION_LABEL, LABEL, LEASE_LABEL, WORKSPACE_LABEL
 from ohsandbox.runtime.docker.config.options import CA_FILE_VARIABLES, CA_PATH
 from ohsandbox.runtime.docker.config.resolve import resolve_config
 from ohsandbox.runtime.docker.container import EgressRules
@@ -220,9 +220,9 @@ def _config(
     engine: Engine, options: DockerOptions, facts: engine_images.ImageFacts, held: lease.Lease, *, network_owner: str
 ) -> ContainerConfig:
     """Return the configuration of a new container, with our labels."""
-    labels = {"ohsandbox": "1", lease.LEASE_LABEL: held.id}
+    labels = {LABEL: "1", LEASE_LABEL: held.id}
     if options.writable:
-        labels[lease.WORKSPACE_LABEL] = " ".join(map(lease.workspace_digest, options.writable))
+        labels[WORKSPACE_LABEL] = " ".join(map(lease.workspace_digest, options.writable))
     if options.conversation:
         labels[CONVERSATION_LABEL] = options.conversation
     name = held.record.container

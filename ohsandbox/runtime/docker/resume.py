@@ -10,7 +10,15 @@ from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.docker import provision
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.config.container_config import ALL_GPUS, CAPABILITIES
-from ohsandbox.runtime.docker.config.options import BINDS_LABEL, LABELS_LABEL, workdir_of
+from ohsandbox.runtime.docker.config.labels import (
+    BINDS_LABEL,
+    GIT_LABEL,
+    IMAGE_LABEL,
+    LABELS_LABEL,
+    LEASE_LABEL,
+    USER_LABEL,
+)
+from ohsandbox.runtime.docker.config.options import workdir_of
 from ohsandbox.runtime.docker.config.resolve import resolve_config
 from ohsandbox.runtime.docker.container import Container, EgressRules, how_it_ended
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
@@ -68,7 +76,7 @@ def resume(
             return made, ResumeReport("new", (), made.container.name)
         return made, ResumeReport("checkpoint", _other_image(options, made), made.container.name)
     name = str(found["Name"]).lstrip("/")
-    held = lease.adopt(str(found["Config"]["Labels"][lease.LEASE_LABEL]))
+    held = lease.adopt(str(found["Config"]["Labels"][LEASE_LABEL]))
     if held is None:
         raise SandboxUnavailable(f"Another process uses sandbox {name!r}. End it, or wait until it ends.")
     try:
@@ -118,7 +126,7 @@ def _with_services(
 def _find(engine: Engine, conversation: str) -> dict[str, Any] | None:
     """Return the conversation's newest container whose lease is in this state directory."""
     with engine_errors("looking for the conversation's sandbox"):  # the label may name an earlier conversation
-        listed = engine.api.containers(all=True, filters={"label": [lease.LEASE_LABEL]})
+        listed = engine.api.containers(all=True, filters={"label": [LEASE_LABEL]})
         ours = [one for one in listed if (record := own_record(one)) and record.conversation == conversation]
         newest = max(ours, key=lambda one: int(one.get("Created", 0)), default=None)
         return None if newest is None else as_we_name(dict(engine.api.inspect_container(newest["Id"])), engine)
@@ -157,8 +165,11 @@ def _resume_container(
     config = resolve_config(real, facts, engine, name=container.name, labels=ours, binds=_binds_of(now, found))
     volume = caches.volume_of(found)
     config = config.model_copy(
-        update={"workdir": workdir_of(found["Config"]), "network_owner": owner, "cache_volume": volume}
-    )
+        update={
+            "workdir": workdir_of(found["Config"]), "network_owner": owner, "cache_volume": volume,
+            "labels": {name: labels.get(name, "") for name in config.labels},
+        }
+    )  # fmt: skip
     afresh = bool(real.writable) and not held.record.keep
     afresh |= bool(owner) and not open_network.is_running(engine, owner)
     afresh |= bool(owner) and real.network == "open" and found["HostConfig"].get("Runtime") not in _LIVE_NETWORK
@@ -193,12 +204,12 @@ def _created_options(
     return options.model_copy(
         update={
             "labels": {name: labels[name] for name in names if name in labels},
-            "image": labels.get("ohsandbox.image", options.image),
-            "user": labels.get("ohsandbox.user", options.user),
+            "image": labels.get(IMAGE_LABEL) or options.image,
+            "user": labels.get(USER_LABEL) or options.user,
             "network": "open" if joined - {"none"} else _closed(options),
             "workspaces": workspaces,
             "mounts": others,
-            "git": labels.get("ohsandbox.git", "rw"),
+            "git": labels.get(GIT_LABEL) or "rw",
             "limits": options.limits.model_copy(update=kept),
             "profile": _profile_of(host),
             "cache": (options.cache or caches.PROJECT) if caches.volume_of(found) else None,
@@ -318,7 +329,7 @@ def _is_outdated(engine: Engine, options: DockerOptions, found: dict[str, Any]) 
     """Whether the image's name now means another image; a container made from a checkpoint is never outdated."""
     labels = found["Config"].get("Labels") or {}
     now = engine_images.inspect(engine, options.image)
-    if now is None or options.image != labels.get("ohsandbox.image") or now.id == found["Image"]:
+    if now is None or options.image != labels.get(IMAGE_LABEL) or now.id == found["Image"]:
         return False
     return _first_existing(engine, [str(found["Image"])]) is None
 

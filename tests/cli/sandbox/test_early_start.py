@@ -13,7 +13,7 @@ from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.cli.sandbox.early_start import EarlyStart, begin_early
 from ohsandbox.errors import EngineUnavailable
 from ohsandbox.runtime.docker import container
-from ohsandbox.runtime.docker.checkpoints.checkpoint_images import CONVERSATION_LABEL
+from ohsandbox.runtime.docker.config.labels import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.unix_transport import OnePoolAdapter
 from ohsandbox.runtime.docker.network import container_network

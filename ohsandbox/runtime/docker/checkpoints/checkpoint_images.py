@@ -22,9 +22,15 @@ from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.config.container_config import GIB
+from ohsandbox.runtime.docker.config.labels import (
+    CHECKPOINT_LABEL,
+    CHECKPOINT_SERVICES_LABEL,
+    CONVERSATION_LABEL,
+    IMAGE_LABEL,
+    USER_LABEL,
+)
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import engine_images
-from ohsandbox.runtime.docker.services.service_inventory import CHECKPOINT_LABEL as SERVICES_LABEL
 from ohsandbox.runtime.results import Checkpoint
 
 if TYPE_CHECKING:
@@ -36,8 +42,6 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.services.pods import Pod
 
 REPOSITORY = "ohsandbox-checkpoint"
-LABEL = "ohsandbox.checkpoint"
-CONVERSATION_LABEL = "ohsandbox.conversation"
 _MAX_LABEL_CHARS = 200
 
 MAX_EACH = 20
@@ -76,7 +80,7 @@ def commit_container(
             f"Invalid label {label!r} of a checkpoint. Use one line of at most {_MAX_LABEL_CHARS} characters."
         )
     api, name = container.engine.api, container.name
-    marks = [f"LABEL {LABEL}=1", f"LABEL {CONVERSATION_LABEL}={conversation or ''}"]
+    marks = [f"LABEL {CHECKPOINT_LABEL}=1", f"LABEL {CONVERSATION_LABEL}={conversation or ''}"]
     record = begin(container.engine, owner=owner, pod=pod)
     beside = 0
     try:
@@ -92,7 +96,7 @@ def commit_container(
             if pod is not None:
                 room_left = None if space is None else space - container.written_bytes()
                 services, beside = pod.commit(REPOSITORY, record.tag, room=room_left)
-            marks.append(f'LABEL {SERVICES_LABEL}="{services}"')
+            marks.append(f'LABEL {CHECKPOINT_SERVICES_LABEL}="{services}"')
             committed = api.commit(container.id, repository=REPOSITORY, tag=record.tag, message=label, changes=marks)
             inspected, layers = api.inspect_image(committed["Id"]), api.history(committed["Id"])
     except SandboxUnavailable:
@@ -175,10 +179,10 @@ def facts(engine: Engine, checkpoint: str) -> engine_images.ImageFacts:
     except SandboxUnavailable as error:
         raise ImageUnavailable(f"Checkpoint {checkpoint[:19]!r} does not exist any more. Use another.") from error
     labels = (inspected.get("Config") or {}).get("Labels") or {}
-    if labels.get(LABEL) != "1":
+    if labels.get(CHECKPOINT_LABEL) != "1":
         raise ImageUnavailable(f"Image {checkpoint[:19]!r} is not a checkpoint. Name one that checkpoint() returned.")
     # the image's own user is root: see create_payload
-    user, image = str(labels.get("ohsandbox.user") or ""), str(labels.get("ohsandbox.image") or "")
+    user, image = str(labels.get(USER_LABEL) or ""), str(labels.get(IMAGE_LABEL) or "")
     return engine_images.facts_of_image(inspected)._replace(user=user, checkpoint_of=image)
 
 

@@ -24,6 +24,7 @@ from ohsandbox.limit_ranges import (
 )
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
+from ohsandbox.runtime.docker.config.labels import complete
 from ohsandbox.runtime.docker.config.seccomp import ARCHITECTURES, SETGID_BIT, SETUID_BIT, profile_json
 from ohsandbox.runtime.docker.mounts.bind_mounts import Bind  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
@@ -248,7 +249,7 @@ def create_payload(config: ContainerConfig) -> dict[str, Any]:
         "StopTimeout": 0,
         "Tty": False,
         "OpenStdin": False,
-        "Labels": dict(sorted(config.labels.items())),
+        "Labels": complete(config.labels),
         "HostConfig": host_config(config),
     }
 

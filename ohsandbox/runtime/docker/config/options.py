@@ -19,6 +19,7 @@ from ohsandbox.runtime.docker.config.container_config import (
     Hardening,
     SandboxLimits,
 )
+from ohsandbox.runtime.docker.config.labels import WORKDIR_LABEL
 from ohsandbox.runtime.docker.mounts import bind_mounts, caches, mount_policy
 from ohsandbox.runtime.docker.mounts.bind_mounts import asked_mounts, asked_workspaces, copied_directory
 from ohsandbox.runtime.docker.mounts.guard_mounts import Git, HardLinks  # noqa: TC001 - pydantic reads annotations at run time
@@ -35,13 +36,6 @@ Profile = Literal["contained", "mapped", "strict", "trusted"]
 """`contained`: files live in the container, apt works. `mapped`: a host directory is bound, and no process has a
 capability. The workspace decides between these two in any case; see `Hardening` for the others."""
 
-WORKDIR_LABEL = "ohsandbox.workdir"
-"""Label with the working directory of processes; the container's own working directory is the root directory."""
-BINDS_LABEL = "ohsandbox.binds"
-"""Label with the paths of the workspaces and of the mounts in the sandbox, as JSON: {"workspaces": [...], "mounts":
-[...]}."""
-LABELS_LABEL = "ohsandbox.labels"
-"""Label with the names of the caller's labels: a container also has the labels of its image."""
 CA_PATH = f"{TRUST_DIR}/ca.pem"
 CA_VARIABLES = (
     "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",

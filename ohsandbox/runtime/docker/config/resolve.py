@@ -16,11 +16,16 @@ from ohsandbox.runtime.docker.config.container_config import (
     ContainerConfig,
     SandboxLimits,
 )
-from ohsandbox.runtime.docker.config.options import (
+from ohsandbox.runtime.docker.config.labels import (
     BINDS_LABEL,
-    CA_FILE_VARIABLES,
+    GIT_LABEL,
+    IMAGE_LABEL,
     LABELS_LABEL,
+    USER_LABEL,
     WORKDIR_LABEL,
+)
+from ohsandbox.runtime.docker.config.options import (
+    CA_FILE_VARIABLES,
     DockerOptions,
     check_environment,
     sane_workdir,
@@ -88,14 +93,11 @@ def resolve_config(
     elif asked.copy_of or is_strict or image_workdir in {None, "/"}:
         image_workdir = WORKSPACE
     workdir = sane_workdir(asked.workdir) or image_workdir or WORKSPACE
-    labels = asked.labels | labels | {"ohsandbox.user": user, WORKDIR_LABEL: workdir, "ohsandbox.image": asked.image}
-    if (
-        asked.labels or asked.checkpoint or asked.setup_key
-    ):  # a checkpoint's image has the labels of the sandbox from which it was made
-        labels[LABELS_LABEL] = " ".join(asked.labels)
+    labels = asked.labels | labels | {USER_LABEL: user, WORKDIR_LABEL: workdir, IMAGE_LABEL: asked.image}
+    labels[LABELS_LABEL] = " ".join(asked.labels)
     if asked.writable:
-        labels["ohsandbox.git"] = asked.git
-    if asked.bound or asked.checkpoint:
+        labels[GIT_LABEL] = asked.git
+    if asked.bound:
         places = {name: [mount.target for mount in getattr(asked, name)] for name in ("workspaces", "mounts")}
         labels[BINDS_LABEL] = json.dumps(places)
     return ContainerConfig(

@@ -17,6 +17,7 @@ from ohsandbox.runtime.docker.config.container_config import (
     PRIVATE_DIR,
     host_config,
 )
+from ohsandbox.runtime.docker.config.labels import ours
 from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
 from ohsandbox.runtime.docker.mounts.guard_mounts import decode_mountinfo
 from ohsandbox.runtime.docker.mounts.mount_policy import is_root
@@ -236,6 +237,12 @@ def added(found: Mapping[str, Any], config: ContainerConfig, *, log: str = "none
             yield f"{bind.get('Source')} is mounted, and was not asked for"
         elif bind.get("RW") and expected.get(bind.get("Destination"), {}).get("ReadOnly"):
             yield f"{bind.get('Destination')} is mounted writable, and was to be read-only"
+    labels = ours((found.get("Config") or {}).get("Labels"))
+    yield from (
+        f"label {name} is {labels[name][:60]!r}, not {value[:60]!r}"
+        for name, value in ours(config.labels).items()
+        if labels[name] != value
+    )
     for kind, real, expected_value in (
         ("SecurityOpt", _without_filter(host.get("SecurityOpt")), _without_filter(sent["SecurityOpt"])),
         ("StorageOpt", host.get("StorageOpt"), sent.get("StorageOpt")),

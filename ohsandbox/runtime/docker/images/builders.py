@@ -14,6 +14,7 @@ from collections import defaultdict, deque
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
+from ohsandbox.runtime.docker.config.labels import BUILD_LABEL
 from ohsandbox.runtime.docker.engine.error_mapping import printable_line
 from ohsandbox.runtime.process.cancellation import check_not_cancelled, once_cancelled
 from ohsandbox.runtime.results import PullProgress
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BUILD_LABEL = "ohsandbox.build"
-"""Label for a user's `docker images --filter label=...`. Which images `gc` may remove is decided by our own records,
-not by it."""
 LAST_LINES = 5
 """Lines of a failed step's output to show: a compiler or a package manager states the cause in its last lines."""
 _CLIENT_S = 20.0

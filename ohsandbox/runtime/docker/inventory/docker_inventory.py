@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images, setups
-from ohsandbox.runtime.docker.checkpoints.checkpoint_images import CONVERSATION_LABEL
-from ohsandbox.runtime.docker.config.options import LABELS_LABEL
+from ohsandbox.runtime.docker.config.labels import (
+    CONVERSATION_LABEL,
+    IMAGE_LABEL,
+    LABELS_LABEL,
+    LEASE_LABEL,
+    OWNER_LABEL,
+)
 from ohsandbox.runtime.docker.container import force_remove
 from ohsandbox.runtime.docker.engine import connection as engines
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
@@ -54,7 +59,7 @@ class DockerInventory(Inventory):
 
     def list_sandboxes(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
         """Return every container with a lease label, even those of others, which `collect_garbage` never removes."""
-        found = (_info(one) for one in self._labelled() if open_network.OWNER_LABEL not in (one.get("Labels") or {}))
+        found = (_info(one) for one in self._labelled() if not (one.get("Labels") or {}).get(OWNER_LABEL))
         wanted = [info for info in found if (labels or {}).items() <= dict(info.labels).items()]
         return sorted(wanted, key=lambda info: info.created_at)
 
@@ -141,7 +146,8 @@ class DockerInventory(Inventory):
 
     def _labelled(self, more: dict[str, str] | None = None) -> list[dict[str, Any]]:
         with engine_errors("listing the sandboxes"):
-            return list(self._engine.api.containers(all=True, filters={"label": lease.LEASE_LABEL} | (more or {})))
+            listed = self._engine.api.containers(all=True, filters={"label": LEASE_LABEL} | (more or {}))
+        return [one for one in listed if _lease_id(one)]
 
     # --- checkpoints and images ---
 
@@ -233,7 +239,7 @@ def own_record(found: dict[str, Any]) -> LeaseRecord | None:
 
 
 def _lease_id(found: dict[str, Any]) -> str:
-    return str((found.get("Labels") or {}).get(lease.LEASE_LABEL, ""))
+    return str((found.get("Labels") or {}).get(LEASE_LABEL, ""))
 
 
 def _name(found: dict[str, Any]) -> str:
@@ -246,13 +252,13 @@ def _info(found: dict[str, Any]) -> SandboxInfo:
     return SandboxInfo(
         id=str(found["Id"]),
         name=_name(found),
-        image=str(labels.get("ohsandbox.image") or found.get("Image", "")),
+        image=str(labels.get(IMAGE_LABEL) or found.get("Image", "")),
         state=str(found.get("State", "")),
         created_at=datetime.fromtimestamp(int(found.get("Created", 0)), UTC),
         ours=record is not None,
         owner_pid=record.pid if record else None,
         owner_alive=record is not None and lease.owner_alive(record.id),
-        conversation=record.conversation if record else labels.get(CONVERSATION_LABEL),
+        conversation=record.conversation if record else labels.get(CONVERSATION_LABEL) or None,
         keep=record is not None and record.keep,
         resumable=record is not None and lease.is_resumable(record),
         labels={name: str(labels[name]) for name in str(labels.get(LABELS_LABEL) or "").split() if name in labels},

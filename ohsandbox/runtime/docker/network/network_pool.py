@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import OhsandboxError
+from ohsandbox.runtime.docker.config.labels import LEASE_LABEL
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.network import open_network
 from ohsandbox.runtime.docker.ownership import lease
@@ -104,7 +105,7 @@ class NetworkPool:
         name = f"ohsandbox-network-{secrets.token_hex(4)}"
         held = lease.acquire(container=name, engine=engine.address.url, image=open_network.REPOSITORY)
         try:
-            lent = open_network.lend_owner(engine, name=name, lease_id=held.id, labels={lease.LEASE_LABEL: held.id})
+            lent = open_network.lend_owner(engine, name=name, lease_id=held.id, labels={LEASE_LABEL: held.id})
         except BaseException:
             held.release()
             raise

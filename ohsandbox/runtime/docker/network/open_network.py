@@ -20,6 +20,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import ImageUnavailable, OhsandboxError, SandboxGone, SandboxRefused, SandboxUnavailable
+from ohsandbox.runtime.docker.config.labels import LABEL, OWNER_LABEL, complete
 from ohsandbox.runtime.docker.config.seccomp import profile_json
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors, foreign_errors, printable_line
 from ohsandbox.runtime.docker.engine.wire import Demultiplexer, wrap
@@ -34,8 +35,6 @@ NETWORK = "ohsandbox-open"
 """Name of the bridge; all sandboxes of an engine share it."""
 REPOSITORY = "ohsandbox-network"
 """Repository of the image that contains only the gateway, 5 KB; its tag is the digest of the program."""
-OWNER_LABEL = "ohsandbox.network-of"
-"""Label of an owner: the id of the lease that it shares with its sandbox."""
 ANSWER_S = 30.0
 """Time limit for an answer of the gateway in seconds; it takes 5 ms."""
 _NO_TIME_WAIT = {"net.ipv4.tcp_max_tw_buckets": "0"}
@@ -130,7 +129,7 @@ class LentNetwork:
 def _owner_config(engine: Engine, mode: str, lease_id: str) -> dict[str, Any]:
     bridge = prepare(engine)
     config = _payload(bridge.image, [mode, *_rules(engine, bridge, ())], "none")
-    return config | {"Hostname": "sandbox", "Labels": {"ohsandbox": "1", OWNER_LABEL: lease_id}}
+    return config | {"Hostname": "sandbox", "Labels": complete({LABEL: "1", OWNER_LABEL: lease_id})}
 
 
 def _started_owner(engine: Engine, name: str, config: dict[str, Any]) -> tuple[str, Wire]:
@@ -267,8 +266,9 @@ def collect(engine: Engine) -> None:
         found = _found_bridge(engine)
         if found is None or not _LABELS.items() <= (found.get("Labels") or {}).items():
             return
-        used = [{"network": NETWORK}, {"label": OWNER_LABEL}]
-        if not any(engine.api.containers(all=True, filters=one) for one in used):
+        owners = engine.api.containers(all=True, filters={"label": OWNER_LABEL})
+        is_used = any((owner.get("Labels") or {}).get(OWNER_LABEL) for owner in owners)
+        if not (is_used or engine.api.containers(all=True, filters={"network": NETWORK})):
             engine.api.remove_network(found["Id"])  # the engine refuses if a container has joined meanwhile
 
 
@@ -375,7 +375,7 @@ def _payload(image: str, words: list[str], network: str) -> dict[str, Any]:
         "Cmd": words,
         "User": "0:0",
         "StopSignal": "SIGKILL",
-        "Labels": {"ohsandbox": "1"},
+        "Labels": complete({LABEL: "1"}),
         "HostConfig": {
             "NetworkMode": network,
             "CapDrop": ["ALL"],

@@ -21,6 +21,7 @@ from ohsandbox import private_files
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import create_locked, open_lock, open_locked
+from ohsandbox.runtime.docker.config.labels import WORKSPACE_LABEL
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.docker.engine.connection import Engine
 
-LEASE_LABEL = "ohsandbox.lease"
-WORKSPACE_LABEL = "ohsandbox.workspace"
-"""Label with the digest of each directory that is bound read-write, separated by blanks."""
 _ID_BYTES = 16
 
 RESUMABLE_S = 3 * 24 * 3600.0

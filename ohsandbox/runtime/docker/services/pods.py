@@ -22,6 +22,7 @@ from ohsandbox.runtime.docker.config.container_config import (
     SandboxLimits,
     create_payload,
 )
+from ohsandbox.runtime.docker.config.labels import LABEL, SERVICE_LABEL, SERVICE_OF_LABEL
 from ohsandbox.runtime.docker.config.resolve import hostile_names, open_files, processor_count
 from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
@@ -33,8 +34,6 @@ from ohsandbox.runtime.docker.services.service_images import (
     images_of_checkpoint,
 )
 from ohsandbox.runtime.docker.services.service_inventory import (
-    SERVICE_LABEL,
-    SERVICE_OF_LABEL,
     found_services,
     read_log,
 )
@@ -128,7 +127,7 @@ class Pod:
             network=options.network, network_owner=self.owner, limits=limits,
             cpus=processor_count(limits, self.engine), open_files=open_files(limits, self.engine),
             architecture=facts.platform.split("/")[-1], runtime=options.runtime,
-            labels={"ohsandbox": "1", SERVICE_OF_LABEL: self.lease_id, SERVICE_LABEL: json.dumps(described)},
+            labels={LABEL: "1", SERVICE_OF_LABEL: self.lease_id, SERVICE_LABEL: json.dumps(described)},
         )  # fmt: skip
 
     def await_ready(
@@ -304,7 +303,7 @@ class Pod:
         return service_checkpoints.names_of(tag, self)
 
     def commit(self, repository: str, tag: str, *, room: int | None) -> tuple[str, int]:
-        """Commit all services, which are paused: the value of CHECKPOINT_LABEL, and the bytes written, room at most.
+        """Commit all services, which are paused: the value of the checkpoint's label, and the bytes written.
 
         Raises:
             SandboxUnavailable: the engine failed, or there is no room.

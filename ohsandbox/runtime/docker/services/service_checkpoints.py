@@ -12,8 +12,8 @@ import posixpath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.runtime.docker.config.labels import CHECKPOINT_SERVICES_LABEL, SERVICE_OF_LABEL
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
-from ohsandbox.runtime.docker.services.service_inventory import CHECKPOINT_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ def names_of(tag: str, pod: Pod) -> tuple[str, ...]:
 
 
 def commit(pod: Pod, repository: str, tag: str, *, room: int | None) -> tuple[str, int]:
-    """Commit all services, which are paused; return the value of CHECKPOINT_LABEL and the number of bytes written.
+    """Commit all services, which are paused; return the value of the checkpoint's label and the bytes written.
 
     room is the maximum number of bytes; None is no limit.
 
@@ -63,7 +63,7 @@ def commit(pod: Pod, repository: str, tag: str, *, room: int | None) -> tuple[st
                 running.container.id,
                 repository=repository,
                 tag=f"{tag}-{name}",
-                changes=[*blank, "LABEL ohsandbox.service-of="],
+                changes=[*blank, f"LABEL {SERVICE_OF_LABEL}="],
             )
             ids = [str(committed["Id"])]
             for number, volume_path in enumerate(_volumes(running.container.inspect())):
@@ -100,7 +100,7 @@ def kept(engine: Engine, checkpoint: str) -> dict[str, KeptService]:
     with engine_errors(f"looking at checkpoint {checkpoint[:19]!r}"):
         labels = (engine.api.inspect_image(checkpoint).get("Config") or {}).get("Labels") or {}
     by_service = {}
-    for entry in str(labels.get(CHECKPOINT_LABEL) or "").split():
+    for entry in str(labels.get(CHECKPOINT_SERVICES_LABEL) or "").split():
         name, _, ids = entry.partition("=")
         image, *volumes = ids.split(",")
         by_service[name] = KeptService(image, tuple(volumes))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker import container as containers
+from ohsandbox.runtime.docker.config.labels import SERVICE_LABEL, SERVICE_OF_LABEL
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.inventory import ServiceInfo
 from ohsandbox.runtime.service_options import Service
@@ -20,13 +21,6 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine.connection import Engine
     from ohsandbox.runtime.docker.ownership.lease import LeaseRecord
 
-SERVICE_OF_LABEL = "ohsandbox.service-of"
-"""Label of a service: the id of the lease that it shares with its sandbox."""
-SERVICE_LABEL = "ohsandbox.service"
-"""Label with the service's description in JSON, without the values of secrets."""
-CHECKPOINT_LABEL = "ohsandbox.services"
-"""Label of a sandbox's checkpoint with its services, each as `name=IMAGE,VOLUME...` by the ids of images; empty if it
-has none."""
 _REMOVALS = 4
 """Number of concurrent removals."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ohsandbox.runtime.docker.config import container_config
+from ohsandbox.runtime.docker.config import container_config, labels, selfcheck
 from ohsandbox.runtime.docker.config.seccomp import profile_json
 from ohsandbox.runtime.docker.mounts.bind_mounts import Bind
 from ohsandbox.runtime.docker.mounts.mount_policy import Identity
@@ -91,3 +91,9 @@ def test_in_a_mapped_sandbox_every_call_with_a_mode_looks_at_it() -> None:
     assert allowed() - allowed(0o4000) == {
         "chmod", "fchmod", "fchmodat", "open", "openat", "creat", "mknod", "mknodat", "openat2",
     }  # fmt: skip
+
+
+def test_the_self_check_compares_each_of_our_labels() -> None:
+    config = container_config.ContainerConfig(**PLAIN)
+    found: dict[str, Any] = {"Config": {"Labels": {labels.LABELS_LABEL: "tenant"}}}
+    assert "label ohsandbox.labels is 'tenant', not ''" in [*selfcheck.added(found, config)]

@@ -26,6 +26,7 @@ from ohsandbox.cli.rendering.text import progress_text
 from ohsandbox.errors import CallCancelledError, ImageUnavailable, UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.runtime.build_options import resolved_build
+from ohsandbox.runtime.docker.config.labels import BUILD_LABEL
 from ohsandbox.runtime.docker.images import build as builds
 from ohsandbox.runtime.docker.images import builders
 from ohsandbox.runtime.docker.images.build_context import MAX_IGNORE_BYTES, BuildContext
@@ -87,7 +88,7 @@ def test_an_image_is_built_once_for_each_content(
     assert re.search(r"Dockerfile: building, step (\d) of \1: RUN echo built >>/made/a.txt$", progress_text(last))
     assert told[-1].status == "done"
     assert [line for line in caplog.messages if line.endswith(": RUN echo built >>/made/a.txt")]
-    assert engine.api.images(first, filters={"label": f"{builders.BUILD_LABEL}=1"})
+    assert engine.api.images(first, filters={"label": f"{BUILD_LABEL}=1"})
     told.clear()
     os.utime(root / "a.txt", (1, 1))
     with DockerRuntime(build=str(root), progress=told.append) as runtime:
