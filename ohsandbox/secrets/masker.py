@@ -31,11 +31,18 @@ class Masker:
     `mask_cut` alone.
     """
 
-    def __init__(self, values: Mapping[str, str] | None = None, *, hidden: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, str] | None = None,
+        *,
+        hidden: Mapping[str, str] | None = None,
+        one_by_one: bool = False,
+    ) -> None:
         """Search for values and hidden ones, by name; one under 8 bytes is ignored.
 
         Whoever chooses a text and reads it masked knows the values, and must learn no part of a hidden one: what
-        `mask_cut` and `mask_window` leave out depends on no part of it that is shorter than half.
+        `mask_cut` and `mask_window` leave out depends on no part of it that is shorter than half. With one_by_one the
+        time of `spans` hardly depends on parts of values either; it is slower with many.
         """
         values, hidden = values or {}, hidden or {}
         names: dict[bytes, str] = {}
@@ -47,7 +54,7 @@ class Masker:
             Pattern(data, names[data], is_hidden=data not in known)
             for data in sorted(names, key=lambda data: (-len(data), data))
         ]
-        self._indexes = _indexes(patterns)
+        self._indexes = _indexes(patterns, one_by_one=one_by_one)
         self._known = _indexes([one for one in patterns if not one.is_hidden]) if hidden else self._indexes
 
     def __bool__(self) -> bool:
@@ -130,9 +137,9 @@ class Masker:
         return [_at_characters(raw, span) for span in found]
 
 
-def _indexes(patterns: Sequence[Pattern]) -> list[PatternIndex]:
+def _indexes(patterns: Sequence[Pattern], *, one_by_one: bool = False) -> list[PatternIndex]:
     split = {breaks: [one for one in patterns if one.may_break == breaks] for breaks in (False, True)}
-    return [PatternIndex(some, breaks=breaks) for breaks, some in split.items() if some]
+    return [PatternIndex(some, breaks=breaks, one_by_one=one_by_one) for breaks, some in split.items() if some]
 
 
 def _end_of_value(raw: bytes, indexes: Sequence[PatternIndex]) -> int:

@@ -60,7 +60,8 @@ class CredentialInterceptor:
         self._authority = authority
         self._upstream = upstream
         self._masker = Masker(
-            {name: value for credential in credentials for name, value in credential.masked_values.items()}
+            {name: value for credential in credentials for name, value in credential.masked_values.items()},
+            one_by_one=True,
         )
 
     def wants(self, host: str, port: int) -> bool:
