@@ -8,6 +8,7 @@
     ├── UsageError                    (ValueError) a wrong argument, setting or file; exit code 2
     │   ├── UnknownUserError          (LookupError) the sandbox has no such user
     │   ├── WorkdirError              (FileNotFoundError or NotADirectoryError)
+    │   ├── ProgramNotFoundError      (FileNotFoundError) a program of this machine
     │   └── UnknownSessionError       (LookupError)
     ├── CallCancelledError            an upload or download whose caller set `cancel`
     ├── ConversationOpenError         another process has it; exit code 3
@@ -40,6 +41,7 @@ __all__ = [
     "LogWriteError",
     "ModelError",
     "OhsandboxError",
+    "ProgramNotFoundError",
     "SandboxFileError",
     "SandboxFileNotFoundError",
     "SandboxGone",
@@ -185,6 +187,10 @@ class WorkdirMissingError(WorkdirError, FileNotFoundError):
 
 class WorkdirNotADirectoryError(WorkdirError, NotADirectoryError):
     """The path exists and is not a directory."""
+
+
+class ProgramNotFoundError(UsageError, FileNotFoundError):
+    """A program of this machine is needed, and is in no directory that programs are taken from."""
 
 
 class UnknownSessionError(UsageError, LookupError):

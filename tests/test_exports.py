@@ -37,10 +37,10 @@ EXPORTS = {
     """,
     "ohsandbox.errors": """
         CallCancelledError ConversationOpenError EngineUnavailable ImageUnavailable LimitReachedError LogCorruptError
-        LogWriteError ModelError OhsandboxError SandboxFileError SandboxFileNotFoundError SandboxGone
-        SandboxIsADirectoryError SandboxNotADirectoryError SandboxPaused SandboxPermissionError SandboxRefused
-        SandboxUnavailable ToolArgumentsError ToolError UnknownSessionError UnknownToolError UnknownUserError UsageError
-        WorkdirError WorkdirMissingError WorkdirNotADirectoryError
+        LogWriteError ModelError OhsandboxError ProgramNotFoundError SandboxFileError SandboxFileNotFoundError
+        SandboxGone SandboxIsADirectoryError SandboxNotADirectoryError SandboxPaused SandboxPermissionError
+        SandboxRefused SandboxUnavailable ToolArgumentsError ToolError UnknownSessionError UnknownToolError
+        UnknownUserError UsageError WorkdirError WorkdirMissingError WorkdirNotADirectoryError
     """,
     "ohsandbox.events": """
         ApprovalData ApprovalEvent ApprovalRevokedData ApprovalRevokedEvent AssistantMessageData

@@ -19,7 +19,7 @@ ROOT = Path(ohsandbox.__file__).parent
 LAYERS = (
     ("background_loop", "errors", "lazy_names", "review_text", "strict_json", "text"),
     ("strict_toml", "strict_yaml"),
-    ("validation_errors",),
+    ("host_programs", "validation_errors"),
     ("arguments", "html_page", "limit_ranges", "price"),
     ("content",),
     ("schema", "events", "secrets", "paths", "private_files"),

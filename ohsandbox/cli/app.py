@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ohsandbox import __version__
+from ohsandbox import __version__, host_programs
 from ohsandbox.cli import completion
 from ohsandbox.cli.app_groups import branches, cache, config, conversations, evaluation, images, mcp, services
 from ohsandbox.cli.entrypoint import exit_code_of, importing, leave, prepare_streams
@@ -54,6 +54,7 @@ app = new_app(
 def main() -> None:
     """Run the command in sys.argv and exit with its exit code."""
     prepare_streams()
+    host_programs.clean_own_path()
     if completion.VARIABLE in os.environ:
         completion.answer(app)
     leave(exit_code_of(lambda: app(prog_name="ohsandbox", standalone_mode=False)))
@@ -79,10 +80,10 @@ def _commit(package: Path) -> str:
         return ""
     command = ["git", "-C", str(package.parent), "rev-parse", "HEAD"]
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+        ended = host_programs.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return ended.stdout.strip()[:_COMMIT_CHARS]
+    return str(ended.stdout).strip()[:_COMMIT_CHARS]
 
 
 Version = Annotated[

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 import subprocess
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from ohsandbox import host_programs
 from ohsandbox.errors import CallCancelledError, UsageError
 
 if TYPE_CHECKING:
@@ -54,18 +54,17 @@ def docker_compose(
 
 @functools.cache
 def _client() -> str:
-    if (program := shutil.which("docker")) is None:
-        raise UsageError(f"This task needs Docker Compose, and the docker client is missing on PATH. {_REMEDY}")
-    result = _run([program, "compose", "version", "--short"], {}, 30.0, None)
+    client = host_programs.program("docker", remedy=f"This task needs Docker Compose. {_REMEDY}")
+    result = _run([client, "compose", "version", "--short"], {}, 30.0, None)
     if result.exit_code != 0:
-        raise UsageError(f"This task needs Docker Compose, and {program} has no such plugin. {_REMEDY}")
-    return program
+        raise UsageError(f"This task needs Docker Compose, and {client} has no such plugin. {_REMEDY}")
+    return client
 
 
 def _run(command: Sequence[str], env: Mapping[str, str], limit_s: float, cancel: threading.Event | None) -> Called:
     inherited = {name: value for name, value in os.environ.items() if name in _INHERITED}
     # a session of its own: Ctrl-C is for us, who end it and then remove what it has made
-    process = subprocess.Popen(
+    process = host_programs.start(
         command, env={**env, **inherited}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Self
 
+from ohsandbox import host_programs
 from ohsandbox.arguments import expect_path
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import UsageError
@@ -154,7 +155,8 @@ class MCPServers:
 
         with self._guard:
             if self._host is None:
-                self._host = CLIRuntime(Path.cwd(), bubblewrap=False, quiet=True).start()
+                path = {"PATH": host_programs.trusted_path()}  # a name in the settings is no file of a clone
+                self._host = CLIRuntime(Path.cwd(), env=path, bubblewrap=False, quiet=True).start()
             return self._host
 
     # --- life cycle ---------------------------------------------------------------------------------

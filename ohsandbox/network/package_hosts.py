@@ -13,7 +13,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ohsandbox import host_programs
 from ohsandbox.network.addresses import HostNameError, is_local_name, normalized_host
 from ohsandbox.strict_toml import InvalidToml, parse_toml
 from ohsandbox.text import quoted_line
@@ -289,15 +289,14 @@ def _urls_in(value: Any, key: str = "") -> str:
 
 def _output_of(command: list[str], environ: Mapping[str, str]) -> str:
     """Return the output of a tool, run in the root directory; "" if it is missing, fails or exceeds its time limit."""
-    path = _trusted_path(environ.get("PATH", ""))
-    program = shutil.which(command[0], path=path)
-    if program is None:
+    path = environ.get("PATH", "")
+    if (program := host_programs.find_program(command[0], path=path)) is None:
         return ""
     environment = {
         name: value for name, value in environ.items() if value[:1] != "/" or not _is_of_workspace(Path(value))
     }
     try:
-        result = subprocess.run(
+        result = host_programs.run(
             [program, *command[1:]],
             cwd="/",
             env={**environment, "PATH": path, "COLUMNS": "200", "NO_COLOR": "1"},
@@ -309,34 +308,13 @@ def _output_of(command: list[str], environ: Mapping[str, str]) -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return result.stdout[:_MAX_FILE_BYTES].decode("utf-8", "replace") if result.returncode == 0 else ""
-
-
-def _trusted_path(path: str) -> str:
-    """Return PATH without relative entries and those in the workspace or a virtual environment: a sandbox may write."""
-    workspace, entries = _workspace(), []
-    for entry in filter(os.path.isabs, path.split(":")):
-        real = Path(entry).resolve()
-        is_inside = workspace != Path("/") and real.is_relative_to(workspace)
-        is_environment = (real.parent / "pyvenv.cfg").exists() or "node_modules" in real.parts
-        if not is_inside and not is_environment:
-            entries.append(entry)
-    return ":".join(entries)
-
-
-def _workspace() -> Path:
-    """Return the repository around the current directory, or without one that directory: a sandbox may write there."""
-    current_directory = Path.cwd()
-    return next(
-        (parent for parent in (current_directory, *current_directory.parents) if (parent / ".git").exists()),
-        current_directory,
-    )
+    output: bytes = result.stdout[:_MAX_FILE_BYTES]
+    return output.decode("utf-8", "replace") if result.returncode == 0 else ""
 
 
 def _is_of_workspace(file: Path) -> bool:
-    """Whether a file is in the workspace; False for every file if the home directory is in it, too."""
-    workspace = _workspace()
-    return file.resolve().is_relative_to(workspace) and not Path("~").expanduser().is_relative_to(workspace)
+    """Whether a file is in a workspace, where a sandbox may write."""
+    return host_programs.is_in_workspace(os.path.realpath(file))
 
 
 def _text(file: Path) -> str:

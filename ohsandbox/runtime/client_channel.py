@@ -11,6 +11,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from ohsandbox import host_programs
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.channel import Chunk, Stream
 from ohsandbox.runtime.local import LocalChannel
@@ -82,7 +83,8 @@ class ClientChannel(LocalChannel):
         (*shell, reader), script = script_on_stdin(_MODES * tty + start_script(argv, env, workdir))
         process = shlex.join([*["setsid"][tty:], *shell, _HELLO + reader, nonce])
         self._client, self._tty = client, tty
-        super().__init__(client.argv(_SUPERVISOR % process, tty=tty), tty=False, env=os.environ, workdir=".")
+        name, *words = client.argv(_SUPERVISOR % process, tty=tty)
+        super().__init__([host_programs.program(name), *words], tty=False, env=host_programs.environment(), workdir=".")
         try:
             while nonce not in (hello := self.read_word()):
                 pass
@@ -150,7 +152,7 @@ class ClientChannel(LocalChannel):
             return False
         with contextlib.suppress(subprocess.TimeoutExpired):
             words = self._client.argv(script, *arguments)
-            ran = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_S, check=False)
+            ran = host_programs.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_S, check=False)
             return ran.returncode == 0
         return False
 

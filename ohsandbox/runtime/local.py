@@ -21,6 +21,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from ohsandbox import host_programs
 from ohsandbox.arguments import expect, expect_path, suggests_names
 from ohsandbox.errors import SandboxUnavailable, UnknownUserError, UsageError, WorkdirMissingError
 from ohsandbox.private_files import try_lock
@@ -234,7 +235,7 @@ _STATE_PREFIX = "ohsandbox-cli-"
 _CLEANUP_S = 1.0
 _BUBBLEWRAP_S = 5.0
 """Seconds for bwrap to set up its namespaces, which takes some 5 ms or fails."""
-_PASSED_ENV = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "TZ")
+_PASSED_ENV = ("HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "TZ")
 QUIET_ENV = {
     "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "DEBIAN_FRONTEND": "noninteractive",
 }  # fmt: skip
@@ -348,6 +349,7 @@ class CLIRuntime(Runtime):
             SandboxUnavailable: bubblewrap is required and does not work here.
         """
         if self._directory is None:
+            host_programs.exclude_workspace(self._workdir)
             self._directory = _StateDirectory()
             self.state_dir = str(self._directory.path)
             if self._watches:
@@ -382,6 +384,7 @@ class CLIRuntime(Runtime):
         if user is not None and str(user) not in (str(os.getuid()), os.environ.get("USER", "")):
             raise UnknownUserError(f"CLIRuntime runs as you and cannot become user {user!r}. Use DockerRuntime.")
         passed = {name: os.environ[name] for name in _PASSED_ENV if name in os.environ}
+        passed["PATH"] = host_programs.person_path()
         environment = {"LANG": "C.UTF-8", **passed, **QUIET_ENV, **self._env, **(env or {})}
         return LocalChannel([*self._prefix, *argv], tty=tty, env=environment, workdir=workdir or self.workdir)
 
@@ -422,7 +425,7 @@ def _bubblewrap(workdir: Path, state_dir: str) -> list[str]:
     --die-with-parent is left out: the kernel considers the *thread* that started it the parent (prctl(2),
     PR_SET_PDEATHSIG), and our threads end. When we die, a session's keeper and a worker read end of file and exit.
     """
-    program = shutil.which("bwrap")
+    program = host_programs.find_program("bwrap")
     if program is None:
         return []
     words = [

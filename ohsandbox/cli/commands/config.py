@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
 
+from ohsandbox import host_programs
 from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.cli.prompts.prompt import ask, ask_secret, person_present
 from ohsandbox.cli.rendering.tables import print_json, print_table
@@ -301,7 +301,7 @@ def _key_reference(text: str | None, values: dict[str, Any]) -> str:
 def _run_editor(editor: str, file: Path) -> None:
     remedy = "Name one with EDITOR, or use `ohsandbox config set`."
     try:
-        code = subprocess.run([*shlex.split(editor), str(file)], check=False).returncode
+        code = host_programs.run([*shlex.split(editor), str(file)], check=False).returncode
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"Editor {editor!r} cannot be started: {reason}. {remedy}") from None

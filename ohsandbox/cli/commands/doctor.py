@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import shlex
-import shutil
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ohsandbox import __version__
+from ohsandbox import __version__, host_programs
 from ohsandbox.cli.entrypoint import code_of
 from ohsandbox.cli.rendering.tables import open_console, print_json
 from ohsandbox.cli.rendering.text import safe_line
@@ -134,7 +133,7 @@ def _key(settings: Settings) -> Check:
 
 def _bubblewrap() -> Check:
     """Check bubblewrap, which only --runtime cli uses."""
-    if (program := shutil.which("bwrap")) is None:
+    if (program := host_programs.find_program("bwrap")) is None:
         return Check("bubblewrap", "warn", "not here: --runtime cli works with no walls at all", "install bubblewrap")
     limits_text = "--runtime cli can write in its working directory and /tmp only (not as root)"
     return Check("bubblewrap", "ok", f"{program}; {limits_text}")

@@ -23,6 +23,7 @@ from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HS
 from prompt_toolkit.styles import Style
 from rich.cells import cell_len, set_cell_size
 
+from ohsandbox import host_programs
 from ohsandbox.cli.entrypoint import Terminated
 from ohsandbox.cli.prompts.prompt import ask, ask_yes_no
 from ohsandbox.cli.rendering.text import age, safe_line, say, size
@@ -322,7 +323,8 @@ class TopScreen:
         """Run one of our commands at the terminal; with pause, its output stays until Enter."""
 
         def run() -> None:
-            code = subprocess.run([sys.executable, "-m", "ohsandbox", *words], check=False).returncode
+            argv = [sys.executable, "-P", "-m", "ohsandbox", *words]
+            code = subprocess.run(argv, env=os.environ | {"PATH": host_programs.person_path()}, check=False).returncode
             if pause or code:
                 say(f"`ohsandbox {words[0]}` ended with {code}." if code else "That was all.")
                 with contextlib.suppress(KeyboardInterrupt):

@@ -8,8 +8,6 @@ import io
 import json
 import os
 import shlex
-import shutil
-import subprocess
 import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,6 +17,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from ohsandbox import host_programs
 from ohsandbox.cli.rendering.text import safe_line
 
 if TYPE_CHECKING:
@@ -145,7 +144,7 @@ def print_paged(lines: Iterable[Text]) -> None:
     console, found = open_console(), [*lines]
     pager = shlex.split(os.environ.get("PAGER", "less"))
     is_long = sum(1 + line.cell_len // max(console.width, 1) for line in found) >= console.height
-    if not (is_long and console.is_terminal and sys.stdin.isatty() and pager and shutil.which(pager[0])):
+    if not (is_long and console.is_terminal and sys.stdin.isatty() and pager and host_programs.find_program(pager[0])):
         for line in found:
             console.print(line, soft_wrap=True)
         return
@@ -162,4 +161,4 @@ def print_paged(lines: Iterable[Text]) -> None:
     for line in found:
         painted.print(line, soft_wrap=True)
     with contextlib.suppress(KeyboardInterrupt):
-        subprocess.run(pager, input=out.getvalue(), text=True, env=_LESS | os.environ, check=False)
+        host_programs.run(pager, input=out.getvalue(), text=True, env=_LESS | os.environ, check=False)

@@ -10,6 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from ohsandbox import host_programs
 from ohsandbox.cli.rendering.markdown import StreamedMarkdown
 from ohsandbox.cli.rendering.text import current_masker, output, safe
 from ohsandbox.errors import UsageError
@@ -170,8 +171,11 @@ def open_browser(address: str, directory: Path) -> bool:
     return open_file(path)
 
 
+_OPEN_IN_BROWSER = "import sys, webbrowser; sys.exit(not webbrowser.open(sys.argv[1]))"
+"""Run in a process of its own: `webbrowser` looks for browsers in the PATH of its process."""
+
+
 def open_file(path: Path) -> bool:
     """Open a page's file in a browser; return False if there is no browser."""
-    import webbrowser  # noqa: PLC0415 - looks for browsers
-
-    return webbrowser.open(path.resolve().as_uri())
+    words = [sys.executable, "-I", "-c", _OPEN_IN_BROWSER, path.resolve().as_uri()]
+    return host_programs.run(words, check=False).returncode == 0

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ohsandbox import host_programs
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
@@ -90,6 +91,7 @@ def safe_environment(repository: Path) -> dict[str, str]:
     Raises:
         UsageError: it is a partial clone, or its configuration cannot be read.
     """
+    host_programs.exclude_workspace(repository)
     where = {"GIT_DIR": str(repository / ".git"), "GIT_WORK_TREE": str(repository)}  # whatever core.worktree says
     names = [os.fsdecode(one) for one in run(["config", "--list", "--name-only", "-z"], repository, where).split(b"\0")]
     if any(_PARTIAL.fullmatch(name) for name in names):

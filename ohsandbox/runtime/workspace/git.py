@@ -6,12 +6,12 @@ The limits are for foreign repositories: an object of some MB can stand for many
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 import threading
 from typing import TYPE_CHECKING
 
+from ohsandbox import host_programs
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ MAX_OUTPUT_BYTES = 256 * 1024**2
 """Limit for the output that `call` returns: enough for the names of two million files."""
 _PIECE_BYTES = 1024**2
 _SAID_BYTES = 2048
-_BOUNDED = 'ulimit -d "$1" 2>/dev/null; shift; exec git --no-pager "$@"'
+_BOUNDED = 'ulimit -d "$1" 2>/dev/null; shift; exec "$@"'
 """Runs git with RLIMIT_DATA of $1 KiB, which on Linux limits all private writable memory (setrlimit(2)), and elsewhere
 less of it."""
 
 
 def is_here() -> bool:
     """Whether git is installed on this machine."""
-    return shutil.which("git") is not None
+    return host_programs.find_program("git") is not None
 
 
 def call(
@@ -79,14 +79,13 @@ def run(
     Raises:
         UsageError: git is not installed, did not end in time, or needed over MEMORY_BYTES.
     """
-    if not is_here():
-        raise UsageError("This needs git, which is not installed on this machine. Install git.")
-    words = ["/bin/sh", "-c", _BOUNDED, "sh", str(MEMORY_BYTES >> 10), *arguments]
+    git_program = host_programs.program("git", remedy="Install git.")
+    words = ["/bin/sh", "-c", _BOUNDED, "sh", str(MEMORY_BYTES >> 10), git_program, "--no-pager", *arguments]
     late = threading.Event()
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
         given.write(stdin)
         given.seek(0)
-        with subprocess.Popen(
+        with host_programs.start(
             words,
             cwd=directory,
             env=_environment(directory, environment or {}),
@@ -121,7 +120,7 @@ def run(
                 f"git needs over {MEMORY_BYTES >> 20} MiB of memory for one of the files or commits in "
                 f"{str(directory)!r}. Look for what is as large."
             )
-    return git.returncode
+    return int(git.returncode)
 
 
 def _environment(directory: Path, more: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ohsandbox import host_programs
 from ohsandbox.errors import ToolError
 from ohsandbox.tools.web_read.definition import CONVERTER, MAX_PAGE_BYTES
 
@@ -162,7 +163,7 @@ def _markdown(text: str, url: str) -> str | None:
     library = importlib.util.find_spec(CONVERTER)
     places = [] if library is None or library.origin is None else [str(Path(library.origin).parents[1])]
     try:
-        result = subprocess.run(
+        result = host_programs.run(
             [sys.executable, "-I", str(_PROGRAM), url, *places],
             input=text.encode("utf-8", "replace"),
             capture_output=True,
@@ -173,7 +174,7 @@ def _markdown(text: str, url: str) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return None
-    markdown = result.stdout.decode("utf-8", "replace").strip()
+    markdown: str = result.stdout.decode("utf-8", "replace").strip()
     if result.returncode or (not markdown and bare_text(text)):
         return None
     return markdown

@@ -10,11 +10,11 @@ import functools
 import importlib.metadata
 import json
 import posixpath
-import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ohsandbox import host_programs
 from ohsandbox.conversation.approvals.rules.arithmetic import Arithmetic
 from ohsandbox.conversation.approvals.rules.shell_words import (
     COMPUTED,
@@ -174,7 +174,7 @@ def _syntax_tree(text: str) -> Any:
     data = text.translate(SENTINELS).encode("utf-8", "replace")
     argv = [_shfmt(), "--to-json", "--language-dialect=bash"]
     try:
-        done = subprocess.run(argv, input=data, capture_output=True, timeout=_PARSE_S, check=False, cwd="/", env={})
+        done = host_programs.run(argv, input=data, capture_output=True, timeout=_PARSE_S, check=False, cwd="/", env={})
     except subprocess.TimeoutExpired:
         raise UnreadableError(f"its parser was stopped after {_PARSE_S:.0f} s") from None
     except OSError as error:
@@ -204,7 +204,7 @@ def _shfmt() -> str:
         for file in importlib.metadata.files("shfmt-py") or []:
             if file.name == "shfmt" and (binary := Path(str(file.locate()))).is_file():
                 return str(binary.resolve())
-    if on_path := shutil.which("shfmt"):
+    if on_path := host_programs.find_program("shfmt"):
         return on_path
     raise UnreadableError("the parser shfmt is missing: `pip install shfmt-py`")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
+from ohsandbox import host_programs
 from ohsandbox.arguments import expect, wrong
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.build_options import Build
@@ -220,10 +221,14 @@ def validated_options(**asked: object) -> DockerOptions:
 def _with_vetted(options: DockerOptions) -> DockerOptions:
     """Return a copy of the options whose paths are checked and resolved on this machine."""
     copy_of = None if options.copy_of is None else mount_policy.check_directory(options.copy_of, copied=True)
+    if copy_of is not None:
+        host_programs.exclude_workspace(copy_of)
     if not options.bound:
         return options.model_copy(update={"copy_of": copy_of})
     taken = [] if copy_of is None else [WORKSPACE]
     workspaces, bound = bind_mounts.vetted(options.workspaces, options.mounts, taken=taken)
+    for mount in (*workspaces, *(mount for mount in bound if not mount.read_only)):
+        host_programs.exclude_workspace(mount.source)
     return options.model_copy(update={"copy_of": copy_of, "workspaces": tuple(workspaces), "mounts": tuple(bound)})
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
+from ohsandbox import host_programs
 from ohsandbox.errors import EngineUnavailable, UsageError
 from ohsandbox.text import quoted_line
 
@@ -160,7 +161,7 @@ class SshTunnel:
             self._end()
 
     def _connect(self) -> None:
-        if (program := shutil.which("ssh")) is None:
+        if (program := host_programs.find_program("ssh")) is None:
             raise EngineUnavailable(
                 f"The engine at {self._url} is reached by the program ssh, which is not here. Install OpenSSH's client."
             )
@@ -170,7 +171,7 @@ class SshTunnel:
         control, nonce = f"{directory}/control", secrets.token_hex(8)
         words = [program, *_OPTIONS, "-o", f"ControlPath={control}", *self._address.words]
         self._said.clear()
-        self._process = subprocess.Popen(
+        self._process = host_programs.start(
             ["/bin/sh", "-c", _LOCAL, "sh", directory, *words, _THERE.replace("NONCE", nonce)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C must reach only this process
@@ -193,7 +194,7 @@ class SshTunnel:
         """
         words = ["ssh", "-F", "none", "-S", control, "-O", request, *options, "--", "x"]
         try:
-            ended = subprocess.run(words, capture_output=True, timeout=_FORWARD_S, check=False)
+            ended = host_programs.run(words, capture_output=True, timeout=_FORWARD_S, check=False)
         except subprocess.TimeoutExpired:
             raise self._unreachable() from None
         if ended.returncode:

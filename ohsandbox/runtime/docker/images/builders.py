@@ -13,6 +13,7 @@ import subprocess
 from collections import defaultdict, deque
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from ohsandbox import host_programs
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker.config.labels import BUILD_LABEL
 from ohsandbox.runtime.docker.engine.error_mapping import printable_line
@@ -165,7 +166,7 @@ def buildkit_command(engine: Engine) -> list[str] | None:
         return None
     builder = engine.address.context
     try:
-        described = subprocess.run(
+        described = host_programs.run(
             ["docker", "buildx", "inspect", builder], capture_output=True, text=True, timeout=_CLIENT_S, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
@@ -197,7 +198,7 @@ def _secrets(build: Build) -> list[str]:
 def _run_buildkit(words: list[str], job: BuildJob, report: BuildReport) -> None:
     environment = os.environ | {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}  # they would make a list of one image
     with (
-        subprocess.Popen(
+        host_programs.start(
             words, stdin=job.archive, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment,
             start_new_session=True,  # Ctrl-C must reach only this process
         ) as client,

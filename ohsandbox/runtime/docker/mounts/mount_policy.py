@@ -13,6 +13,7 @@ import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ohsandbox import host_programs
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import state_dir
 from ohsandbox.runtime.workspace.git_layout import LAYOUT, is_repository, looks_like_dotgit
@@ -221,7 +222,7 @@ def _of_the_environment(path: Path) -> str | None:
         if value.startswith("/") and value != "/" and _touch(path, Path(value)):
             return f"{variable} is {value!r}, and programs of yours obey that"
     locked = path_directories(str(path))
-    for entry in os.get_exec_path():
+    for entry in host_programs.person_path().split(os.pathsep):
         found = Path(os.path.abspath(entry))  # noqa: PTH100 - no link is followed
         if (found.is_relative_to(path) or _touch(path, found)) and os.path.relpath(found, path) not in locked:
             return f"{entry or '.'!r} is on your PATH: what is written there runs by its name"
@@ -233,7 +234,7 @@ def path_directories(workspace: str) -> set[str]:
 
     They are bound read-only. Missing ones, and those reached through a link, cannot be bound and are left out.
     """
-    found = {os.path.abspath(entry) for entry in os.get_exec_path()}  # noqa: PTH100 - no link is followed
+    found = {os.path.abspath(entry) for entry in host_programs.person_path().split(os.pathsep)}  # noqa: PTH100 - no link is followed
     inside = {entry for entry in found if entry.startswith(f"{workspace}/") and Path(entry).is_dir()}
     return {os.path.relpath(entry, workspace) for entry in inside if os.path.realpath(entry) == entry}
 
