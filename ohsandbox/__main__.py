@@ -1,4 +1,4 @@
-"""Run the `ohsandbox` command with `python -m ohsandbox`."""
+"""Run the `ohsandbox` command with `python -P -m ohsandbox`; without -P, Python looks for this file here first."""
 
 import sys
 

@@ -231,3 +231,15 @@ def test_only_two_modules_start_what_a_local_channel_is_given() -> None:
         )
     }
     assert users == {"runtime/local.py", "runtime/client_channel.py"}
+
+
+def test_each_python_that_we_start_imports_nothing_from_the_present_directory() -> None:
+    commands = [
+        [element.value if isinstance(element, ast.Constant) else ast.unparse(element) for element in node.elts]
+        for file in PACKAGE.rglob("*.py")
+        if "_ipython_kernel" not in file.parts  # runs in the sandbox
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.List) and node.elts and ast.unparse(node.elts[0]) == "sys.executable"
+    ]
+    assert len(commands) > 3
+    assert all(command[1] in {"-P", "-I"} for command in commands)

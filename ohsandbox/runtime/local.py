@@ -236,6 +236,11 @@ _CLEANUP_S = 1.0
 _BUBBLEWRAP_S = 5.0
 """Seconds for bwrap to set up its namespaces, which takes some 5 ms or fails."""
 _PASSED_ENV = ("HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "TZ")
+_CAPABILITIES_OF_ROOT = (
+    "--cap-add", "CAP_CHOWN", "--cap-add", "CAP_DAC_OVERRIDE", "--cap-add", "CAP_FOWNER"
+)  # fmt: skip
+"""What root keeps in bubblewrap, to work in the directory of another user. bubblewrap 0.8 would leave it everything,
+so that it could mount all writable again. Disks can be written without any, so root gets a /dev without them."""
 QUIET_ENV = {
     "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "DEBIAN_FRONTEND": "noninteractive",
 }  # fmt: skip
@@ -411,11 +416,9 @@ class CLIRuntime(Runtime):
 
     @property
     def _confinement(self) -> str:
-        """Describe the confinement by bubblewrap: no network or process namespace, and root keeps all capabilities."""
+        """Describe the confinement by bubblewrap, which has no network or process namespace."""
         if not self._prefix:
             return ""
-        if os.geteuid() == 0:
-            return "bubblewrap, which does not confine root: it can mount everything writable again"
         return "bubblewrap: only files in the working directory and /tmp are writable, but services of this host answer"
 
 
@@ -428,8 +431,10 @@ def _bubblewrap(workdir: Path, state_dir: str) -> list[str]:
     program = host_programs.find_program("bwrap")
     if program is None:
         return []
+    root = ["--dev", "/dev", "--cap-drop", "ALL", *_CAPABILITIES_OF_ROOT]
+    limits = root if os.geteuid() == 0 else ["--dev-bind", "/dev", "/dev"]
     words = [
-        program, "--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc", "--bind", "/tmp", "/tmp",  # noqa: S108
+        program, "--ro-bind", "/", "/", *limits, "--proc", "/proc", "--bind", "/tmp", "/tmp",  # noqa: S108
         "--bind", state_dir, state_dir, "--bind", str(workdir), str(workdir), "--",
     ]  # fmt: skip
     try:

@@ -91,9 +91,30 @@ def test_a_directory_that_becomes_a_symlink_in_mid_write_leads_nowhere(
     assert (outside / "f").read_bytes() == CANARY
 
 
-def test_what_is_said_of_bubblewrap_is_what_it_keeps(runtime: CLIRuntime, outside: Path) -> None:
-    """Root has every capability in it, for it needs no user namespace: this writes where the wall seems to stand."""
-    escape = f"mount -o remount,rw,bind $(findmnt -nT {outside} -o TARGET) && echo changed > {outside}/f"
-    escaped = runtime.run(["sh", "-c", escape]).exit_code == 0
-    assert escaped == (os.geteuid() == 0)
-    assert ("does not confine root" in runtime.describe()["confinement"]) == escaped
+def test_root_cannot_open_the_wall(runtime: CLIRuntime, outside: Path) -> None:
+    remount = f"mount -o remount,rw,bind $(findmnt -nT {outside} -o TARGET)"
+    own_namespace = f"unshare -m sh -c '{remount}; echo changed > {outside}/f'"
+    of_the_host = (
+        f"nsenter -t 1 -m sh -c 'echo changed > {outside}/f'; echo changed > /proc/{os.getpid()}/root{outside}/f"
+    )
+    for escape in (f"{remount}; echo changed > {outside}/f", own_namespace, of_the_host):
+        assert runtime.run(["sh", "-c", escape]).exit_code != 0
+        assert (outside / "f").read_bytes() == CANARY
+    assert runtime.describe()["confinement"].startswith("bubblewrap: only files in the working directory and /tmp")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can open disks")
+def test_root_finds_no_disk(runtime: CLIRuntime) -> None:
+    assert runtime.run(["find", "/dev", "-type", "b"]).stdout == b""
+    assert runtime.run(["sh", "-c", "mknod /tmp/ohs-disk-$$ b 8 0"]).exit_code != 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root works in another user's directory")
+def test_root_works_in_another_users_directory(runtime: CLIRuntime, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    (tmp_path / "theirs/f").write_text("old")
+    for path in (tmp_path / "theirs", tmp_path / "theirs/f"):
+        os.chown(path, 1234, 1234)
+    script = "echo new > theirs/f && chmod 600 theirs/f && touch theirs/g && chown 1234:1234 theirs/g"
+    assert runtime.run(["sh", "-c", script]).exit_code == 0
+    assert (tmp_path / "theirs/g").stat().st_uid == 1234

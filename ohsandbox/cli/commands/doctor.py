@@ -135,7 +135,7 @@ def _bubblewrap() -> Check:
     """Check bubblewrap, which only --runtime cli uses."""
     if (program := host_programs.find_program("bwrap")) is None:
         return Check("bubblewrap", "warn", "not here: --runtime cli works with no walls at all", "install bubblewrap")
-    limits_text = "--runtime cli can write in its working directory and /tmp only (not as root)"
+    limits_text = "--runtime cli can write in its working directory and /tmp only"
     return Check("bubblewrap", "ok", f"{program}; {limits_text}")
 
 
