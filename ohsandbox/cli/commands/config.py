@@ -22,7 +22,7 @@ from ohsandbox.cli.rendering.text import safe, safe_line, say
 from ohsandbox.cli.settings.file import file_to_change, validated_settings, warn_if_overridden
 from ohsandbox.cli.settings.model import key_name
 from ohsandbox.cli.settings.project import UsedProject, use_project
-from ohsandbox.errors import UsageError
+from ohsandbox.errors import ProgramNotFoundError, UsageError
 from ohsandbox.key_store import is_reference, store_key
 from ohsandbox.settings import ByteSize, Settings, without_user
 from ohsandbox.settings_file import object_of, write_object
@@ -302,6 +302,8 @@ def _run_editor(editor: str, file: Path) -> None:
     remedy = "Name one with EDITOR, or use `ohsandbox config set`."
     try:
         code = host_programs.run([*shlex.split(editor), str(file)], check=False).returncode
+    except ProgramNotFoundError as error:
+        raise UsageError(error.fact, remedy=remedy) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"Editor {editor!r} cannot be started: {reason}. {remedy}") from None
