@@ -11,12 +11,12 @@ import contextlib
 import os
 import re
 import shlex
-import shutil
 import stat
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ohsandbox import host_programs
 from ohsandbox.runtime.workspace import git_layout
 from ohsandbox.runtime.workspace.git_settings import ENVIRONMENT, Names, Setting, names_of, read_settings
 
@@ -300,19 +300,17 @@ def _with_includes(file: str, seen: set[str] | None = None) -> Iterator[tuple[st
 def _person_settings() -> list[tuple[str, Setting]]:
     """Return the settings of the person, the system and the environment, each with its file."""
     environment = {name: value for name, value in os.environ.items() if name not in _OF_A_REPOSITORY}
-    git = shutil.which("git")
     listed = b""
-    if git is not None and git.startswith("/"):
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            listed = subprocess.run(
-                [git, "--no-pager", "config", "--list", "--show-origin", "--includes", "-z"],
-                cwd="/",
-                env={**environment, "GIT_CEILING_DIRECTORIES": "/", "LC_ALL": "C", **_NO_TRACES},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_TIMEOUT_S,
-                check=False,
-            ).stdout
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # also where git is missing
+        listed = host_programs.run(
+            ["git", "--no-pager", "config", "--list", "--show-origin", "--includes", "-z"],
+            cwd="/",
+            env={**environment, "GIT_CEILING_DIRECTORIES": "/", "LC_ALL": "C", **_NO_TRACES},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        ).stdout
     fields = listed.decode("utf-8", "surrogateescape").split("\0")
     settings: list[tuple[str, Setting]] = []
     for origin, pair in zip(fields[::2], fields[1::2], strict=False):
