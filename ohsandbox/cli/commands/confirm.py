@@ -8,12 +8,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.cli.entrypoint import WAITING
-from ohsandbox.cli.prompts.approval_prompt import print_rows, show_calls
+from ohsandbox.cli.prompts.approval_prompt import file_reader, print_rows, show_calls
 from ohsandbox.cli.prompts.prompt import person_present
 from ohsandbox.cli.rendering.tables import print_json
 from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.cli.sandbox.runtime import make_runtime
-from ohsandbox.cli.session.approvals import file_reader, list_approvals, settle_approvals, user
+from ohsandbox.cli.session.approvals import list_approvals, settle_approvals, user
 from ohsandbox.cli.session.resume import stored_options
 from ohsandbox.conversation.approvals.decisions import Approvals, Decision, pending_of
 from ohsandbox.conversation.approvals.scopes import StandingApprovals
@@ -85,7 +85,7 @@ def _stored_files(directory: Path, past: ResumeState, stack: contextlib.ExitStac
     def started() -> Runtime:
         where = stored_options(directory)
         if where is None:
-            raise UsageError("the conversation has no sandbox of its own")
+            raise UsageError("The conversation has no sandbox of its own.")
         runtime = make_runtime(where, directory.name)
         runtime.reports_changes_later = True
         resume_runtime(runtime, past)

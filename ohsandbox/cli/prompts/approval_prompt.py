@@ -23,7 +23,7 @@ from ohsandbox.cli.rendering.tables import open_console, print_wrapped
 from ohsandbox.cli.rendering.text import masked, safe, safe_line
 from ohsandbox.conversation.approvals.decisions import Decision
 from ohsandbox.conversation.approvals.scopes import AnyCall, EditsUnder, ExactCall, offers
-from ohsandbox.errors import OhsandboxError, SandboxFileNotFoundError
+from ohsandbox.errors import OhsandboxError, SandboxFileNotFoundError, UsageError
 from ohsandbox.review_text import visible
 from ohsandbox.text import counted
 
@@ -31,9 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ohsandbox.conversation.approvals.scopes import PendingCall
+    from ohsandbox.runtime.base import Runtime
 
 MAX_ROWS = 200
 """Largest number of rows that a question shows at once: about five screens, which a person still scrolls through."""
+MAX_FILE_BYTES = 1024 * 1024
+"""Largest file, in bytes, that is compared with the text that would replace it."""
 _USUAL_COLUMNS = 100
 """A longer row counts as several."""
 MIN_COLUMNS, FILE_COLUMNS = 20, 1000
@@ -72,6 +75,23 @@ Ctrl-D leaves it open: it waits. Anything else decides nothing."""
 ReadFile = Callable[[str], str]
 """Reads a text file of the sandbox as it is now. Raises SandboxFileNotFoundError if there is none, and another
 OhsandboxError with the reason if its text cannot be had: what the call removes is unseen then."""
+
+
+def file_reader(runtime: Callable[[], Runtime | None]) -> ReadFile:
+    """Return a function that reads the files of a sandbox, which a question shows an edit beside."""
+
+    def read_file(path: str) -> str:
+        sandbox = runtime()
+        if sandbox is None or not sandbox.is_alive():
+            raise UsageError("The sandbox does not run now.")
+        try:
+            return sandbox.read_bytes(path, limit_bytes=MAX_FILE_BYTES).decode()
+        except UnicodeDecodeError:
+            raise UsageError("The file is not UTF-8 text.") from None
+        except OSError as error:
+            raise UsageError(f"The file cannot be read: {error.strerror}.") from None
+
+    return read_file
 
 
 class Shown(NamedTuple):

@@ -7,7 +7,7 @@ import getpass
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.cli.prompts.approval_prompt import ONE_BY_ONE, ReadFile, ask_approval, count_of
+from ohsandbox.cli.prompts.approval_prompt import ONE_BY_ONE, ReadFile, ask_approval, count_of, file_reader
 from ohsandbox.cli.prompts.prompt import AnsweredElsewhere, Typed, answer_to
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.conversation.approvals.policy import POLICIES
@@ -24,13 +24,10 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.approvals.decisions import Decision
     from ohsandbox.conversation.approvals.policy import PolicyName
     from ohsandbox.conversation.approvals.scopes import Approval
-    from ohsandbox.runtime.base import Runtime
 
 _POLICY_NAME = "confirm"
 """Name of the file, beside the log, that holds the confirmation policy."""
 COMMAND = "/approvals"
-MAX_FILE_BYTES = 1024 * 1024
-"""Largest file, in bytes, that is compared with the text that would replace it."""
 
 
 def answer_at_terminal(conversation: Conversation) -> bool:
@@ -61,23 +58,6 @@ def answer_at_terminal(conversation: Conversation) -> bool:
 
     read_file = file_reader(lambda: conversation.runtime)
     return settle_approvals(lambda: conversation.pending, decide, read=read, read_file=read_file)
-
-
-def file_reader(runtime: Callable[[], Runtime | None]) -> ReadFile:
-    """Return a function that reads the files of a sandbox, which a question shows an edit beside."""
-
-    def read_file(path: str) -> str:
-        sandbox = runtime()
-        if sandbox is None or not sandbox.is_alive():
-            raise UsageError("the sandbox does not run now")
-        try:
-            return sandbox.read_bytes(path, limit_bytes=MAX_FILE_BYTES).decode()
-        except UnicodeDecodeError:
-            raise UsageError("the file is not UTF-8 text") from None
-        except OSError as error:
-            raise UsageError(f"the file cannot be read: {error.strerror}") from None
-
-    return read_file
 
 
 def settle_approvals(

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from ohsandbox.cli.prompts.approval_prompt import FILE_COLUMNS, kind_of, show_calls
+from ohsandbox.cli.prompts.approval_prompt import FILE_COLUMNS, file_reader, kind_of, show_calls
 from ohsandbox.cli.prompts.prompt import QUIET_S
 from ohsandbox.cli.rendering.text import safe_line
-from ohsandbox.cli.session.approvals import file_reader
 from ohsandbox.conversation.approvals.scopes import offers
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus

@@ -334,7 +334,7 @@ def test_another_process_shows_what_a_file_that_is_written_loses(
     assert seen.out.splitlines()[2:6] == ["  @ beside the file as it is now", "  | kept", " -| lost", " +| new"]
     file.write_bytes(b"\xff")
     refused = invoke(*answer, "--yes", "--no-tui")
-    assert "  @ what it removes is not shown: the file is not UTF-8 text" in refused.out
+    assert "  @ what it removes is not shown: The file is not UTF-8 text." in refused.out
     assert (refused.code, file.read_bytes()) == (2, b"\xff")
     assert "Not shown: the text that it removes; so --yes allows nothing" in refused.err
     assert (invoke(*answer, "--yes", "--unseen", "--no-tui").code, file.read_text()) == (0, "kept\nnew\n")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ohsandbox.agent.calls import ActionSecurityRisk
 from ohsandbox.cli.commands.confirm import _store_answers
 from ohsandbox.cli.options.per_command import ConfirmOptions
-from ohsandbox.cli.prompts.approval_prompt import ADDED, GUTTER, MAX_ROWS, PLACE, REMOVED, show_calls
-from ohsandbox.cli.session.approvals import answer_at_terminal, file_reader
+from ohsandbox.cli.prompts.approval_prompt import ADDED, GUTTER, MAX_ROWS, PLACE, REMOVED, file_reader, show_calls
+from ohsandbox.cli.session.approvals import answer_at_terminal
 from ohsandbox.cli.viewer.control import ConversationControl
 from ohsandbox.conversation.approvals.scopes import PendingCall
 from ohsandbox.errors import SandboxFileNotFoundError, UsageError
@@ -118,10 +118,10 @@ def test_all_that_is_written_is_shown_whatever_is_there(there: str, new: str) ->
 
 def test_what_a_file_that_cannot_be_read_loses_counts_as_unseen() -> None:
     def read_file(_: str) -> str:
-        raise UsageError("the sandbox does not run now")
+        raise UsageError("The sandbox does not run now.")
 
     shown = show_calls([edit("file_write", path="/w/a", content="new\n")], read_file=read_file)
-    assert shown.rows[2:-1] == ["  @ what it removes is not shown: the sandbox does not run now", " +| new"]
+    assert shown.rows[2:-1] == ["  @ what it removes is not shown: The sandbox does not run now.", " +| new"]
     assert (shown.unseen_rows, shown.unknown_files, shown.is_whole) == (0, 1, False)
     replaced = show_calls([edit(command="str_replace", path="/w/a", old_str="a", new_str="b")], read_file=read_file)
     assert replaced.is_whole, "what it removes is in the call"
