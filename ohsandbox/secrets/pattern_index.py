@@ -249,7 +249,7 @@ class _Prefilter:
     """
 
     def __init__(self, needles: Sequence[bytes], *, one_by_one: bool = False) -> None:
-        """With one_by_one words are not read: a search takes longer where one of them stands, 10 us in 24."""
+        """With one_by_one no words are read: where one stands, 900 bytes take 8 us instead of 6."""
         self._needles = needles
         self._one_by_one = one_by_one
         self._shortest = min(map(len, needles))

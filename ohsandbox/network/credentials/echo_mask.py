@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HOLD_S = 5.0
 """Seconds of waiting for the host between two ticks. A value that the host sends in two parts, further apart than
-this, is not masked; after a lost packet, TCP sends again within 0.2 to 3 s (RFC 6298)."""
+this, is not masked; TCP sends a lost packet again after 1 s unless it knows better (RFC 6298, 2.1)."""
 
 _BREAKS = bytes(byte if 0x20 <= byte < 0x7F else 0x0A for byte in range(256))  # noqa: PLR2004 - visible ASCII and blank
 """A translation to newlines of all bytes that occur in no encoding of a value, since a header's value is ASCII."""
