@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import socket
@@ -21,6 +22,9 @@ from ohsandbox.evaluation.agents import NopAgent, OracleAgent
 from ohsandbox.evaluation.compose import ProjectOptions, ServiceRuntime, project_name
 from ohsandbox.evaluation.images import Images
 from ohsandbox.evaluation.runner import Run, RunPlan
+from ohsandbox.runtime.disk_space import DiskSpace
+from ohsandbox.runtime.docker.config.container_config import GIB
+from ohsandbox.runtime.docker.monitoring import disk
 from ohsandbox.runtime.factory import open_inventory
 from tests.processes import running
 
@@ -199,6 +203,33 @@ def test_services_have_no_more_rights_than_a_sandbox(tmp_path: Path, engine: Any
             assert runtime.name in [
                 one.name for one in inventory.list_sandboxes(labels={"eval": "some-run"}) if one.ours
             ]
+
+
+def test_a_service_that_fills_the_disk_is_stopped_and_named_in_the_next_result(
+    tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The space is injected: it becomes less from the moment at which somebody has connected."""
+    is_full, asked = threading.Event(), itertools.count()
+
+    def space() -> DiskSpace:
+        return DiskSpace(GIB - next(asked) if is_full.is_set() else 50 * GIB, 100 * GIB, 0, 0)
+
+    monkeypatch.setattr(disk, "writable_file_systems", lambda *_: [disk.FileSystem("The engine's disk", space)])
+    write_on_request = "nc -l -p 90 </dev/null; while :; do dd if=/dev/zero of=/big bs=1M count=20 conv=fsync; done"
+    compose = COMPOSE.replace("mkdir /www", f"({write_on_request}) >/dev/null 2>&1 & mkdir /www", 1)
+    with service(harbor(tmp_path / "full", compose)) as runtime:
+        name = runtime.name.replace("-main", "-web")
+        assert run(runtime, f"nc web 90 </dev/null; {ASK}") == "42"
+        is_full.set()
+        deadline, notices = time.monotonic() + HANG_S, ""
+        while "was stopped" not in notices:
+            notices += str(runtime.execute("sleep 0.2").notice)
+            assert time.monotonic() < deadline, notices
+        assert "The engine's disk has " in notices
+        assert "service 'web' wrote to it and was stopped" in notices
+        while engine.api.inspect_container(name)["State"]["Running"]:  # it is named before it is stopped
+            assert time.monotonic() < deadline
+        assert run(runtime, "echo serves") == "serves"
 
 
 def test_ending_the_processes_leaves_the_sandbox_and_its_services(tmp_path: Path) -> None:

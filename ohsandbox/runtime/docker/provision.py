@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.container import Container
     from ohsandbox.runtime.docker.engine.connection import Engine
     from ohsandbox.runtime.docker.network.network_pool import NetworkPool
-    from ohsandbox.runtime.docker.services.pods import Pod
     from ohsandbox.runtime.docker.services.service_images import ServiceImage
     from ohsandbox.runtime.results import PullProgress
 
@@ -439,11 +438,10 @@ def restore(sandbox: Sandbox, checkpoint: str, *, before_services: Callable[[San
     if sandbox.pod is None:
         return anew._replace(container=restored())
     listening = sandbox.listening_ports
-
-    def before_start(pod: Pod) -> None:
-        before_services(sandbox._replace(pod=pod))
-
-    with sandbox.pod.replaced(checkpoint, sandbox.options, listening=listening, before_start=before_start) as pod:
+    with sandbox.pod.replaced(
+        checkpoint, sandbox.options, listening=listening,
+        before_start=lambda new: before_services(sandbox._replace(pod=new)),
+    ) as pod:  # fmt: skip
         return anew._replace(container=restored(), pod=pod)
 
 
