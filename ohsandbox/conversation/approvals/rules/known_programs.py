@@ -198,6 +198,8 @@ class _Reader:
             item.kind == "pattern" or item.option in {"-f", "--file", "--from-file", "--files"} for item in self._items
         ):
             kinds = kinds[1:]
+        if kinds[-1:] == ("write",) and any(item.option in {"-t", "--target-directory"} for item in self._items):
+            kinds = kinds[:-1]
         star = next((number for number, kind in enumerate(kinds) if kind.endswith("*")), None)
         if star is None:
             last, more = len(kinds), [UNKNOWN] * (len(words) - len(kinds))

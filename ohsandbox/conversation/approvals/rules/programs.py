@@ -75,7 +75,11 @@ _RULES = (
     Rule("ssh scp sftp ftp tftp nc ncat netcat socat telnet", "HIGH", _REMOTE),
     Rule("rsync", "HIGH", _REMOTE, text=re.compile(r"\0(?!-)(?:[\w.-]+@)?[\w.-]+:(?!\\)|\0rsync://")),
     Rule("rsync", "MEDIUM", "Deletes at the target what the source has not.", "--delete --remove-source-files"),
-    Rule("mount umount insmod modprobe rmmod nsenter unshare pivot_root kexec", "HIGH",
+    Rule("systemd-run chroot", "HIGH", "Runs a program beyond this shell ({name})."),
+    Rule("gpg gpg2", "HIGH", "Takes keys out of the keyring.", "--export-secret-keys --export-secret-subkeys"),
+    Rule("rustc", "HIGH", "Lets {name} run a program.", text=re.compile(r"\0(?:-C|--codegen)[\0=]?linker=")),
+    Rule("git daemon send-email http-backend shell instaweb", "HIGH", _REMOTE),
+    Rule("mount umount mknod insmod modprobe rmmod nsenter unshare pivot_root kexec", "HIGH",
          "Changes mounts, the kernel or namespaces."),
     Rule("iptables ip6tables nft ufw setenforce visudo passwd chpasswd useradd usermod userdel adduser", "HIGH",
          "Changes the firewall or access control."),
@@ -246,6 +250,7 @@ def _sed(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
         for target in files:
             yield from place_findings(command.full(target), workdir=workdir)
     for script in scripts:
+        yield from _computed_program(script, command)
         at = 0
         while at < min(len(script), _MAX_SED_CHARS):
             match = _SED_PLAIN.match(script, at)
@@ -257,6 +262,13 @@ def _sed(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
                 yield Finding("MEDIUM", f"A sed script that writes {quoted(target)}.")
         if at < len(script):
             yield Finding("HIGH", "A sed script that may run commands.")
+
+
+def _computed_program(program: str, command: SimpleCommand) -> Iterator[Finding]:
+    """Findings for a program of sed or awk of which the shell computes all (HIGH) or a part."""
+    if program in command.computed:
+        is_whole = re.fullmatch(r"\$\w+|\$\{[^}]*\}|\$\(\.\.\.\)", program) is not None
+        yield Finding("HIGH" if is_whole else "MEDIUM", f"Runs a text that the shell computes ({command.program}).")
 
 
 def _sed_words(arguments: tuple[str, ...]) -> tuple[list[str], list[str], bool]:
@@ -287,6 +299,7 @@ def _sed_words(arguments: tuple[str, ...]) -> tuple[list[str], list[str], bool]:
 
 def _awk(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
     text = " ".join(command.operands)
+    yield from _computed_program(next(iter(command.operands), ""), command)
     if _AWK_RUNS.search(text):
         yield Finding("HIGH", "An awk program that may run commands.")
     elif _AWK_WRITES.search(text):

@@ -90,6 +90,7 @@ _NAMES_VARIABLES = frozenset({"read", "printf", "declare", "typeset", "local", "
 _TAKES_VARIABLES = frozenset({"env", "sudo", "doas", "cross-env", "make", "gmake", "systemd-run"})
 """Programs whose arguments may set variables."""
 
+_DECLARES = frozenset({"declare", "typeset", "local", "export", "readonly"})
 _EVALUATES_NAMES = _NAMES_VARIABLES | {"let", "test", "[", "unset", "readonly", "wait", "getopts"}
 _COMMAND_IN_INDEX = re.compile(r"\w\[[^\]\n]{0,200}(?:\$\(|`)")
 """bash(1), "Arithmetic Evaluation": an array index in a name, even quoted, is expanded, and its commands run."""
@@ -106,6 +107,9 @@ def variable_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Findi
     for variable, value in (*command.assigned, *assignments):
         if _WRITTEN.fullmatch(variable) and value[:1] in {"/", "~", "."}:
             yield from place_findings(command.full(value), workdir=workdir)
+    literal = [word for word in command.arguments if name in _DECLARES and word not in command.computed and "(" in word]
+    if any("$(" in word or "`" in word for word in literal):
+        yield Finding("HIGH", "Hides a command in the value of an array.")
     if name in _EVALUATES_NAMES:
         values += [*command.arguments, command.stdin or ""]
     if any(_COMMAND_IN_INDEX.search(text.replace(COMPUTED, "")) for text in values):

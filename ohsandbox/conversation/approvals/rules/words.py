@@ -78,6 +78,8 @@ def _known(item: Argument, command: SimpleCommand, arguments: Arguments, *, work
         yield Finding("HIGH", f"Lets {name} run code, or a program, that its words name: {quoted(words)}.")
     elif (item.kind == "asks" and item.option) or (item.kind == "plugin" and not item.text.startswith("no:")):
         yield Finding("MEDIUM", f"The rules do not judge {quoted(item.option or item.text)} of {name}.")
+    elif item.kind == "assign" and item.option.startswith("-") and "=-" in item.text:
+        yield Finding("MEDIUM", f"The rules do not judge {quoted(item.text)} of {name}.")
     elif path := _written(item, arguments, command):
         yield from write_findings(path, command, workdir=workdir)
     elif item.kind == "project" or (item.kind == "script" and item.text != "-"):
@@ -106,16 +108,24 @@ def write_findings(path: str, command: SimpleCommand, *, workdir: str) -> Iterat
 
 def _written(item: Argument, arguments: Arguments, command: SimpleCommand) -> str:
     """The path that an argument has its program write; "" for none."""
+    path = ""
     if item.kind == "write":
-        return item.text
-    if command.program == "dd":
-        return item.text.removeprefix("of=") if item.text.startswith("of=") else ""
-    if item.kind == "report":  # `--cov-report=xml:PATH`
-        return item.text.partition(":")[2]
-    if item.kind != "archive":
-        return ""
-    letters = command.arguments[0] + command.flags
-    return item.text if arguments.has("--create", "--append", "--update") or set(letters) & set("cruA") else ""
+        path = item.text
+    elif item.kind == "mount":  # `-v SOURCE:TARGET`, `--mount type=bind,source=SOURCE,target=TARGET`
+        source = re.search(r"(?:source|src)=([^,]+)", item.text)
+        path = source[1] if source else item.text.partition(":")[0]
+        path = path if path[:1] in {"/", "~", ".", "$"} else ""
+    elif item.kind == "assign" and item.option.startswith("-"):
+        path = item.text.partition("=")[2]
+        path = path if path[:1] in {"/", "~", "."} else ""
+    elif command.program == "dd" and item.text.startswith("of="):
+        path = item.text.removeprefix("of=")
+    elif item.kind == "report":  # `--cov-report=xml:PATH`
+        path = item.text.partition(":")[2]
+    elif item.kind == "archive":
+        letters = set(command.arguments[0] + command.flags)
+        path = item.text if arguments.has("--create", "--append", "--update") or letters & set("cruA") else ""
+    return path
 
 
 def _unknown(
