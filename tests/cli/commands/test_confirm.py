@@ -340,6 +340,25 @@ def test_another_process_shows_what_a_file_that_is_written_loses(
     assert (invoke(*answer, "--yes", "--unseen", "--no-tui").code, file.read_text()) == (0, "kept\nnew\n")
 
 
+@pytest.mark.docker
+def test_another_process_reads_the_container_that_waits_and_leaves_it_for_the_run(
+    invoke: Invoke, write_script: WriteScript, image: str
+) -> None:
+    new, newer = (
+        {"content": "", "tool_calls": [{"name": "file_write", "arguments": {"path": "notes.txt", "content": text}}]}
+        for text in ("new\n", "newer\n")
+    )
+    model = write_script(("", "echo lost > notes.txt"), new, newer, ("done", None))
+    common = ("--model", model, "--image", image, "--enable", "file_write")
+    first = answer_line(invoke("run", "go", "--no-tui", "--confirm", "always", *common))
+    answer = answer_line(invoke(*first, "--yes", "--no-tui"))
+    seen = invoke(*answer, "--no-tui")
+    assert seen.out.splitlines()[2:5] == ["  @ beside the file as it is now", " -| lost", " +| new"], seen
+    seen = invoke(*answer_line(invoke(*answer, "--yes", "--no-tui")), "--no-tui")
+    assert seen.out.splitlines()[2:5] == ["  @ beside the file as it is now", " -| new", " +| newer"], seen
+    assert invoke(*answer, "--no", "--no-tui").code == 0
+
+
 def test_many_calls_are_too_much_together_and_not_one_by_one(
     at_terminal: AtTerminal, write_script: WriteScript, workspace: Path
 ) -> None:
