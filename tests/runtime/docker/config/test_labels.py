@@ -33,6 +33,8 @@ def image(engine: Engine) -> Iterator[str]:
     engine.api.remove_container(holder)
     assert engine.api.inspect_image(made)["Config"]["Labels"].items() >= HOSTILE.items()
     yield name
+    for container in engine.api.containers(all=True, filters={"ancestor": made}):  # a pool's next one
+        engine.api.remove_container(container["Id"], force=True)
     engine.api.remove_image(made, force=True)
 
 
