@@ -128,6 +128,13 @@ def test_a_module_that_python_runs_may_be_in_the_tree_where_no_file_may_stand_fo
     assert not any(name.may_be_created for name in found)
 
 
+def test_without_git_the_person_s_files_are_read_all_the_same(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert named(workspace, person="[core]\nhooksPath = workspace/h\n") == {"h": Names.DIRECTORY}
+
+
 def test_settings_that_cannot_be_read_hold_nothing_up(workspace: Path) -> None:
     os.mkfifo(workspace.parent / "fifo")
     assert named(workspace, "[include]\npath = ../fifo\npath = /dev/zero\npath = config\n") == {}

@@ -334,6 +334,18 @@ def test_what_was_made_is_removed_and_no_more(project: Path) -> None:
     assert after - before == {project / "commondir"}
 
 
+def test_what_stood_for_a_missing_program_goes_with_the_last_sandbox_and_a_changed_file_stays(project: Path) -> None:
+    for key, value in (("diff.external", "tools/dx"), ("core.pager", "tools/p"), ("include.path", "../inc")):
+        host_git(project, "config", key, value)
+    guard(str(project), "guarded")
+    (project / "tools" / "p").write_text("mine\n")
+    guards.release(str(project), gone=False)
+    assert (project / "tools" / "dx").exists()
+    guards.release(str(project), gone=True)
+    assert [path.name for path in (project / "tools").iterdir()] == ["p"]
+    assert not (project / "inc").exists()
+
+
 def test_a_lock_is_removed_from_what_lost_its_head_as_well(project: Path) -> None:
     guard(str(project), "guarded")
     (project / ".git" / "HEAD").unlink()
