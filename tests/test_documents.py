@@ -124,8 +124,8 @@ def test_nothing_cites_a_text_that_is_not_in_the_repository() -> None:
 
 PROJECTS = ROOT / "docs" / "projects.md"
 PARTS_OF_A_PROJECT = (
-    "Workspaces", "Mounts", "Branches", "Caches", "Container options and profiles", "Devcontainers and setup",
-    "Services", "Warm sandboxes", "Remote engines",
+    "Workspaces", "Mounts", "Hard links", "Branches", "Caches", "Container options and profiles",
+    "Devcontainers and setup", "Services", "Warm sandboxes", "Remote engines",
 )  # fmt: skip
 
 

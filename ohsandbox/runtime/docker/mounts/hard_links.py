@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAX_COPY_BYTES = 10 * 1024**3
 """Bytes that are copied at one start, where the file system cannot share them. A `.venv` with PyTorch and CUDA has 5 to
-8 GB; on a local disk a GB takes about a second."""
+8 GB. 6,000 files of together 293 MB took 3 s on ext4 with two busy processors."""
 _FICLONE = 0x40049409
 """ioctl_ficlone(2): the copy shares the blocks until one of the two is written (btrfs, XFS, bcachefs)."""
 _CHANGED = {errno.ESTALE, errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
