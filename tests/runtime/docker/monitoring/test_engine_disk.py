@@ -136,7 +136,8 @@ def test_a_service_that_fills_the_engines_disk_is_stopped_and_named_in_the_next_
     private: PrivateEngine, service: Service
 ) -> None:
     quiet = Service("quiet", image=IMAGE, command=["sleep", "1000"], ports=())
-    with DockerRuntime(IMAGE, limits=FLOOR, services=[service, quiet]) as runtime:
+    floor = disk_space.measure(private.directory / "data").free_bytes - 50 * MIB
+    with DockerRuntime(IMAGE, limits=SandboxLimits(free_bytes=floor), services=[service, quiet]) as runtime:
         runtime.execute(f"X=kept; nc 127.0.0.1 {PORT} </dev/null")
         notices = notices_until(runtime, "was stopped")
         assert "service 'store' wrote to it and was stopped" in notices
