@@ -60,9 +60,6 @@ process creates files (ext4 writes their metadata from its journal thread)."""
 _PATIENT_LOOKS = 3
 """Number of consecutive checks for which a process is spared that may write unseen: its writes are unknown, or
 pass through write(2) to a file system that is not counted."""
-_BUSY_LOOKS = 10
-"""The same for a process that only spends system time while free space falls: directories take space that no process is
-charged with. A writer elsewhere has been found by then."""
 _KILL_ROUNDS = 6
 """Number of rounds of killing single writers before all processes are killed."""
 _ROUNDS_LAST_S = 30.0
@@ -314,12 +311,13 @@ class DiskMonitor:
             if writer in self._killed:  # already killed; a process in uninterruptible disk sleep dies later
                 continue
             base, last = self._base.get(writer, _NOTHING), self._last.get(writer, _NOTHING)
-            busy = fell and _more(process.ticks, last.ticks, _STEADY_TICKS)
-            steady = _more(process.disk_bytes, last.disk_bytes, _STEADY_BYTES) or (of_files and busy)
+            steady = _more(process.disk_bytes, last.disk_bytes, _STEADY_BYTES) or (
+                of_files and fell and _more(process.ticks, last.ticks, _STEADY_TICKS)
+            )
             hidden = fell and (process.disk_bytes is None or _more(process.call_bytes, last.call_bytes, _STEADY_BYTES))
             hidden &= not (known and writer[0])  # a service whose writes are unknown is spared while another one writes
-            self._steady[writer] = self._steady.get(writer, 0) + 1 if steady or hidden or busy else 0
-            patience = 1 if steady else _PATIENT_LOOKS if hidden else _BUSY_LOOKS
+            self._steady[writer] = self._steady.get(writer, 0) + 1 if steady or hidden else 0
+            patience = 1 if steady else _PATIENT_LOOKS
             if _more(process.own_bytes, base.own_bytes, _ALLOWANCE_BYTES) or self._steady[writer] > patience:
                 writers.append(writer)
             known |= steady or writer in writers
