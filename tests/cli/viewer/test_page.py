@@ -193,7 +193,8 @@ def test_view_of_a_sub_agent(root: Path, invoke: Invoke, tmp_path: Path) -> None
 
 def test_view_without_a_browser_says_so(root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     example.usual(root)
-    monkeypatch.setattr("webbrowser.open", lambda _: False)
+    monkeypatch.setenv("BROWSER", "/bin/false %s")
+    monkeypatch.setenv("PATH", "/nonexistent")
     ended = invoke("view", "--open")
     assert ended.code == 2
     assert "No browser was found" in ended.err

@@ -208,6 +208,8 @@ def _client(address: EngineAddress, on_reconnect: Callable[[str], object] | None
     from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415 - docker: 0.14 s, needed only with an engine
     from docker.utils import parse_host  # noqa: PLC0415 - docker: 0.14 s, needed only with an engine
 
+    from ohsandbox.runtime.docker.engine.credential_helpers import use_host_programs  # noqa: PLC0415 - imports docker
+
     with _usage_errors():
         url = parse_host(address.url, tls=bool(address.tls))
     tunnel: SshTunnel | None = None
@@ -223,6 +225,7 @@ def _client(address: EngineAddress, on_reconnect: Callable[[str], object] | None
             knock.connect("/" + url.removeprefix("http+unix://").lstrip("/"))
     api = docker.APIClient(base_url=url, tls=address.tls or False, version=MINIMUM, timeout=CONNECT_TIMEOUT_S)
     api.trust_env = False
+    use_host_programs(api)
     if "unix://" in url:
         from ohsandbox.runtime.docker.engine.unix_transport import OnePoolAdapter  # noqa: PLC0415 - imports docker
 
