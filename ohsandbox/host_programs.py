@@ -57,9 +57,10 @@ def find_program(name: str, *, path: str | None = None) -> str | None:
     """Return the absolute path of a program in the directories of path that count, or None; an absolute one is kept."""
     if "/" in name:
         return name if name.startswith("/") else None
-    for directory in _directories(path):
+    roots = _roots()
+    for directory in _directories(path, roots):
         program = shutil.which(name, path=directory)
-        if program and not is_in_workspace(os.path.realpath(program)):  # a link into one is passed over
+        if program and not _is_below(os.path.realpath(program), roots):  # a link into one is passed over
             return program
     return None
 
@@ -77,10 +78,11 @@ def program(name: str, *, remedy: str = "") -> str:
             f"Program {name!r} is named by a relative path, which the present directory decides.",
             remedy="Name it by an absolute path.",
         )
-    ignored = [entry for entry in person_path().split(os.pathsep) if not _is_trusted(entry)]
+    directories = _directories(None)
+    ignored = [entry for entry in person_path().split(os.pathsep) if entry not in directories]
     reason = f"; {', '.join(map(repr, ignored))} of PATH is relative or a project's, and not used" if ignored else ""
     raise ProgramNotFoundError(
-        f"Program {name!r} was not found in {os.pathsep.join(_directories(None)) or 'PATH'}{reason}.",
+        f"Program {name!r} was not found in {os.pathsep.join(directories) or 'PATH'}{reason}.",
         remedy=remedy or "Install it, or add its absolute directory to PATH.",
     )
 
@@ -148,21 +150,33 @@ def _contains(directory: str, place: str) -> bool:
     return place == directory or place.startswith(f"{directory.rstrip('/')}/")
 
 
-def _directories(path: str | None) -> list[str]:
-    return [entry for entry in (person_path() if path is None else path).split(os.pathsep) if _is_trusted(entry)]
+def _roots() -> set[str]:
+    """Return the workspaces, and the repository around the present directory."""
+    here = _enclosing_repository()
+    return _workspaces if here is None else {*_workspaces, here}
 
 
-def _is_trusted(entry: str) -> bool:
-    real = os.path.realpath(entry)
+def _directories(path: str | None, roots: set[str] | None = None) -> list[str]:
+    """Return the entries of path (default: PATH) that count."""
+    roots = _roots() if roots is None else roots
+    return [
+        entry
+        for entry in (person_path() if path is None else path).split(os.pathsep)
+        if entry.startswith("/") and not _is_of_a_project(os.path.realpath(entry), roots)
+    ]
+
+
+def _is_of_a_project(real: str, roots: set[str]) -> bool:
     is_environment = os.path.exists(f"{real}/../pyvenv.cfg") or "node_modules" in real.split("/")  # noqa: PTH110 - as above
-    return entry.startswith("/") and not is_environment and not is_in_workspace(real)
+    return is_environment or _is_below(real, roots)
 
 
 def is_in_workspace(real: str) -> bool:
     """Return whether a path without links is in a workspace, which a sandbox may write."""
-    here = _enclosing_repository()
-    if here is not None and _contains(here, real):
-        return True
-    while real not in _workspaces and real != "/":
+    return _is_below(real, _roots())
+
+
+def _is_below(real: str, roots: set[str]) -> bool:
+    while real not in roots and real != "/":
         real = os.path.dirname(real)  # noqa: PTH120 - as above
-    return real in _workspaces
+    return real in roots
