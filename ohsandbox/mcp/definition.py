@@ -215,9 +215,27 @@ def names_for_model(
     return names
 
 
+def owner_of_prefix(tool: ServerTool, servers: Collection[str]) -> str:
+    """Return the other server whose prefix `server__` begins one of the tool's possible names; "" if there is none.
+
+    Case is ignored. The longest prefix counts: beside a server `a__b`, `a__b__x` is a tool of that server, not of `a`.
+    """
+    own_prefix = _prefix(tool.server).lower()
+    by_prefix = {_prefix(server).lower(): server for server in servers}
+    for name in (_safe(tool.tool).lower(), prefixed(tool).lower()):
+        matches = [prefix for prefix in by_prefix if name.startswith(prefix)]
+        if matches and (longest := max(matches, key=len)) != own_prefix:
+            return by_prefix[longest]
+    return ""
+
+
 def prefixed(tool: ServerTool) -> str:
     """Return `server__tool` in characters that providers accept."""
-    return _safe(f"{_REFUSED.sub('_', tool.server)}__{tool.tool}")
+    return _safe(f"{_prefix(tool.server)}{tool.tool}")
+
+
+def _prefix(server: str) -> str:
+    return f"{_REFUSED.sub('_', server)}__"
 
 
 def _safe(name: str) -> str:

@@ -107,7 +107,7 @@ class MCPServers:
             name: MCPServer(
                 name, Resolved(resolved.config, secrets), connect=partial(self._client, name, resolved.config),
                 pins=pins, on_event=self._on_server_event, advise=partial(self._likely_cause, resolved.config),
-                limits=limits,
+                limits=limits, configured=frozenset(all_resolved),
             )
             for name, resolved in all_resolved.items()
         }  # fmt: skip

@@ -25,6 +25,7 @@ from ohsandbox.mcp.definition import (
     fingerprint_of,
     listed_tool,
     names_for_model,
+    owner_of_prefix,
 )
 from ohsandbox.mcp.streams import FloodError, LineFramer
 from ohsandbox.schema import Action, text_of
@@ -160,6 +161,22 @@ def test_a_fingerprint_sees_every_change_and_no_order() -> None:
 def test_names_are_short_and_unique(tools: list[str], reserved: list[str], names: list[str]) -> None:
     keys = [ServerTool(*one.split(":", 1)) for one in tools]
     assert list(names_for_model(keys, reserved).values()) == names
+
+
+@pytest.mark.parametrize(
+    ("tool", "servers", "owner"),
+    [
+        ("e:f__execute_bash", "e f", "f"),
+        ("e:F__Execute_Bash", "e f", "f"),
+        ("e:f.x__run", "e f.x", "f.x"),
+        ("a:b__x", "a a__b", "a__b"),
+        ("a__b:x", "a a__b", ""),
+        ("e:e__x", "e f", ""),
+        ("e:f_x", "e f", ""),
+    ],
+)
+def test_a_tool_does_not_get_a_name_that_begins_as_another_servers(tool: str, servers: str, owner: str) -> None:
+    assert owner_of_prefix(ServerTool(*tool.split(":", 1)), servers.split()) == owner
 
 
 def test_long_names_that_begin_alike_stay_apart() -> None:

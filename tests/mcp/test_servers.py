@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -207,6 +207,19 @@ def test_same_names_get_their_servers_before_them(servers: Servers) -> None:
     assert [tool.name for tool in started.tools()] == ["one__echo", "one__pid", "two__echo"]
     assert call(started, "one__echo", text="x") == "x"
     assert [tool.name for tool in servers.odd().tools(reserved=["pid", "echo"])][:2] == ["odd__echo", "nothing"]
+
+
+@pytest.mark.parametrize("other", [{}, {"disabled": True}], ids=["ready", "disabled"])
+def test_a_server_does_not_take_a_name_of_another_servers_tools(servers: Servers, other: dict[str, Any]) -> None:
+    assert call(servers({"poses": odd("posing")}), "other__echo") == "of the server that poses"  # no server `other`
+    started = servers({"poses": odd("posing"), "other": odd(include=["echo"], **other)})
+    started.wait()
+    assert "other__echo" not in [tool.listed.name for tool in started.tools() if tool.server == "poses"]
+    assert started.status()[0].refused == {
+        "other__echo": "its name would be taken for that of a tool of server 'other'"
+    }
+    if not other:
+        assert call(started, "other__echo", text="of the server other") == "of the server other"
 
 
 def test_a_lone_name_stays_and_answers_to_the_long_one_too(servers: Servers) -> None:
