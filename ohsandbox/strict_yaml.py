@@ -15,7 +15,7 @@ import yaml
 from ohsandbox.strict_json import MAX_DEPTH, bounded_integer, finite
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 MAX_ALIASED_NODES, MAX_ALIASED_RATIO = 100_000, 10
 """Most nodes that aliases add: so many, and so many times those that are written. A list of 10,000 tasks that share
@@ -123,7 +123,8 @@ def parse_yaml(text: str) -> YamlFile:
     """
     text = text.removeprefix("\ufeff")
     try:
-        _bound_depth(text)
+        for _ in parse_events(text):
+            pass  # to its end
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
@@ -145,7 +146,13 @@ def parse_yaml(text: str) -> YamlFile:
     return YamlFile(value, node)
 
 
-def _bound_depth(text: str) -> None:
+def parse_events(text: str) -> Iterator[Any]:
+    """Yield PyYAML's events of a text.
+
+    Raises:
+        InvalidYaml: it is nested more than 64 levels deep, or has over 100 %TAG directives.
+        yaml.YAMLError: it is not YAML.
+    """
     if sum(1 for _ in _TAG_DIRECTIVE.finditer(text)) > _MAX_TAG_DIRECTIVES:
         raise InvalidYaml([_YamlFault(None, f"has more than {_MAX_TAG_DIRECTIVES} %TAG directives")])
     depth = 0
@@ -153,6 +160,7 @@ def _bound_depth(text: str) -> None:
         depth += isinstance(event, _OPENING) - isinstance(event, _CLOSING)
         if depth > MAX_DEPTH:
             raise InvalidYaml([_too_deep(event)])
+        yield event
 
 
 def _too_deep(where: Any) -> _YamlFault:

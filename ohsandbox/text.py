@@ -92,6 +92,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {near!r}?" if near else ""
 
 
+def quoted_brackets(pattern: str) -> str:
+    """Return a pattern of `fnmatch` that means the same, with each bracket quoted that is never closed.
+
+    For each of these, fnmatch looks through the rest of the pattern: 64,000 take 10 minutes (Python 3.11).
+    """
+    head, closing, tail = pattern.rpartition("]")
+    return head + closing + tail.replace("[", "[[]")
+
+
 def byte_size(text: str) -> int:
     """Parse a size such as `512m` or `2g` into bytes; a number without a unit is bytes.
 

@@ -13,6 +13,8 @@ from ohsandbox.cli.rendering.markdown import StreamedMarkdown
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.llm.text_calls import find_call
 from ohsandbox.mcp import content as mcp_text
+from ohsandbox.mcp.skill_files import KEY
+from ohsandbox.mcp.skills import _parsed_yaml
 from ohsandbox.runtime.files.operations import error_of
 from ohsandbox.runtime.shell import terminal
 from ohsandbox.runtime.shell.output import Capture
@@ -76,6 +78,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "mcp text": lambda text: mcp_text.visible_line(text, limit_chars=500),
     "json": strict_json.parse_json,
     "json array": lambda text: strict_json.parse_json(f"[{','.join('1' * (len(text) // 2))}]"),
+    "servers of a skill": lambda text: _parsed_yaml(f"{KEY}: {text}".encode("utf-8", "replace")),
     "written calls": lambda text: find_call(f"<a><text>{text}</text></a>", {"a": SCHEMAS["a"]}),
     "no match in a file": lambda text: explain_miss(text, text[:300] + "?"),
     "errors of tools": lambda text: error_of(text.encode("utf-8", "replace"), 1, "/file"),

@@ -34,7 +34,7 @@ MADE_AT_RUN_TIME = {
     ): "begins with a secret",
     (
         "ohsandbox.runtime.docker.images.build_ignore",
-        "fnmatch.translate(part)",
+        "fnmatch.translate(quoted_brackets(part))",
     ): "fnmatch's own, which never backtracks, on a name",
     (
         "ohsandbox.cli.interactive.input",

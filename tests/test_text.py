@@ -1,6 +1,8 @@
+import fnmatch
+
 import pytest
 
-from ohsandbox.text import cut_middle, encodable, encodable_tree, quoted_line
+from ohsandbox.text import cut_middle, encodable, encodable_tree, quoted_brackets, quoted_line
 
 
 @pytest.mark.parametrize("text", ["", "plain", "é \U0001f600", "x" * 1_000_000])
@@ -49,3 +51,11 @@ def test_cut_says_exactly_what_is_missing(length: int) -> None:
         assert cut == text
     else:
         assert cut == f"{text[:5]}\n[... {length - 10} of {length} characters left out here ...]\n{text[-5:]}"
+
+
+@pytest.mark.parametrize(
+    "pattern", ["[", "[[", "a[b", "[!", "[]", "[]a]", "[a][", "[!]", "x[a-c]y[", "*[", "[[]", "]["]
+)
+def test_quoted_brackets_mean_what_the_pattern_meant(pattern: str) -> None:
+    names = ["[", "[[", "a[b", "[!", "[]", "a", "]", "a[", "b", "xby[", "x[", "]["]
+    assert fnmatch.filter(names, quoted_brackets(pattern)) == fnmatch.filter(names, pattern)

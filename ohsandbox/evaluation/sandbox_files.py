@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ohsandbox.errors import SandboxFileError, ToolError, UsageError
 from ohsandbox.runtime.files.transfer import TransferLimits
 from ohsandbox.runtime.files.unpack import BLOCK_BYTES
+from ohsandbox.text import quoted_brackets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -217,9 +218,10 @@ def copy_from_sandbox(runtime: Runtime, source: str, target: Path, *, exclude: S
     below source.
     """
     left_out = _fetch(runtime, source, target, _FetchBudget(FETCH_LIMITS))
+    patterns = [quoted_brackets(pattern) for pattern in exclude]
     for path in sorted(target.rglob("*"), reverse=True) if exclude else ():
         names = (path.name, path.relative_to(target).as_posix())
-        if any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in exclude):
+        if any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
     return left_out
 

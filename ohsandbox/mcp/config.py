@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ohsandbox.mcp.errors import MCPConfigError
 from ohsandbox.strict_json import parse_json
-from ohsandbox.text import VARIABLE_NAME
+from ohsandbox.text import VARIABLE_NAME, quoted_brackets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,8 +125,8 @@ class ServerConfig(BaseModel):
 
     def offers(self, tool: str) -> bool:
         """Whether include and exclude select the tool."""
-        return any(fnmatch.fnmatchcase(tool, pattern) for pattern in self.include) and not any(
-            fnmatch.fnmatchcase(tool, pattern) for pattern in self.exclude
+        return any(fnmatch.fnmatchcase(tool, quoted_brackets(pattern)) for pattern in self.include) and not any(
+            fnmatch.fnmatchcase(tool, quoted_brackets(pattern)) for pattern in self.exclude
         )
 
 

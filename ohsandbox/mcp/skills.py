@@ -20,7 +20,7 @@ from ohsandbox.strict_json import parse_json
 from ohsandbox.text import texts_in
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from ohsandbox.runtime.base import Runtime
 
@@ -201,8 +201,10 @@ def _parsed_yaml(data: bytes) -> tuple[Any, list[int]]:
     """Return the value of KEY, with all scalars as text or null, and the line of each server in it."""
     import yaml  # noqa: PLC0415 - 15 ms, for repositories that need it
 
+    from ohsandbox.strict_yaml import parse_events  # noqa: PLC0415 - imports yaml
+
     try:
-        nodes = _Nodes(yaml, data.decode("utf-8-sig"))
+        nodes = _Nodes(yaml, parse_events(data.decode("utf-8-sig")))
         document = nodes.build(())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -223,9 +225,9 @@ def _parsed_yaml(data: bytes) -> tuple[Any, list[int]]:
 class _Nodes:
     """Builds plain values from YAML's events; it refuses tags, anchors and duplicate keys, so nothing is hidden."""
 
-    def __init__(self, yaml: Any, text: str) -> None:
+    def __init__(self, yaml: Any, events: Iterator[Any]) -> None:
         self._yaml = yaml
-        self._events = yaml.parse(text, Loader=yaml.SafeLoader)
+        self._events = events
         self.lines: dict[tuple[Any, ...], int] = {}
         """Line of each value, by the keys and indices that lead to it."""
         self._next()  # the stream begins

@@ -28,6 +28,8 @@ _MIB, _GIB = 2**20, 2**30
 _MAX_SERVICES = 16
 """Maximum number of services: each is a container with its own limits, and a project with more runs its own engine."""
 MAX_START_S = 3600.0
+MAX_COMMAND_CHARS = 64 * 1024
+"""Longest command that is split into words: shlex takes time quadratic in a word."""
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?")
 """A host name without dots, so that no service takes the name of a host elsewhere."""
 _TAKEN = frozenset({"localhost", "sandbox", "network", "ip6-localhost", "ip6-loopback"})
@@ -39,6 +41,8 @@ def _words(value: object) -> object:
     """Split a text into words as a shell does."""
     if not isinstance(value, str):
         return value
+    if len(value) > MAX_COMMAND_CHARS:
+        raise ValueError(f"is longer than {MAX_COMMAND_CHARS:,} characters")
     try:
         return shlex.split(value)
     except ValueError as error:

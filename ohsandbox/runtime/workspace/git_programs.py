@@ -27,6 +27,8 @@ _TIMEOUT_S = 10.0
 """`git config --list` takes 3 ms; a home on a network may be slow."""
 _MAX_INCLUDES = 1000
 """Maximum number of files read of one repository; git itself stops at a depth of 10."""
+_MAX_COMMAND_CHARS = 64 * 1024
+"""Longest command that shlex splits: it takes time quadratic in a word."""
 _OF_A_REPOSITORY = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_CONFIG"})
 _NO_TRACES = dict.fromkeys(("GIT_TRACE", "GIT_TRACE2", "GIT_TRACE2_EVENT", "GIT_TRACE2_PERF"), "0")
 """A setting `trace2.eventTarget` would have git write a file."""
@@ -244,7 +246,7 @@ def command_programs(text: str) -> Iterator[str]:
     lexer.whitespace_split = True
     lexer.commenters = ""
     try:
-        words = list(lexer)
+        words = list(lexer) if len(text) <= _MAX_COMMAND_CHARS else text.split()
     except ValueError:  # an open quote
         words = text.split()
     is_first, is_script = True, False

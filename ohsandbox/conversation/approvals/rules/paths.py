@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.conversation.approvals.rules import Finding, names, quoted
 from ohsandbox.runtime.workspace.sensitive_paths import runs_when_opened
+from ohsandbox.text import quoted_brackets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,7 +119,7 @@ def secret_of_word(word: str) -> str:
             if (
                 _GLOB.search(part)
                 and part[0] in ".[i"
-                and any(fnmatch.fnmatchcase(name, part) for name in _SECRET_NAMES)
+                and any(fnmatch.fnmatchcase(name, quoted_brackets(part)) for name in _SECRET_NAMES)
             ):
                 return word
     return ""

@@ -11,6 +11,8 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from ohsandbox.text import quoted_brackets
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
@@ -62,7 +64,7 @@ class _IgnorePattern(NamedTuple):
 
 
 def _test_of(part: str) -> Callable[[str], object]:
-    return re.compile(fnmatch.translate(part)).match if re.search(r"[*?[]", part) else part.__eq__
+    return re.compile(fnmatch.translate(quoted_brackets(part))).match if re.search(r"[*?[]", part) else part.__eq__
 
 
 def kept_paths(root: Path, lines: Sequence[str]) -> Iterator[str]:
