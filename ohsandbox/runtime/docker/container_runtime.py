@@ -108,7 +108,6 @@ class ContainerRuntime(Runtime):
                 return
             engine = connect(while_starting=self._prepare_while_starting, on_reconnect=self.add_notice)
             try:
-                self.watch(*self.host_workspaces.values())
                 container = get(engine)
                 if container.options.workspaces != self._options.workspaces:
                     self._leave_watch()
@@ -127,6 +126,10 @@ class ContainerRuntime(Runtime):
             self.state_dir = container.state_dir
             self._unchecked = container.config is not None
             self._use(container)
+
+    def _watch_workspaces(self) -> None:
+        """Record the workspaces' contents; what the start itself changes there is no change of the sandbox's."""
+        self.watch(*self.host_workspaces.values())
 
     def _prepare_while_starting(self) -> None:
         if self._sandbox is not None:  # it starts again

@@ -114,11 +114,13 @@ def create(
     checkpoint: str | None = None,
     cancel: threading.Event | None = None,
     networks: NetworkPool | None = None,
+    on_bound: Callable[[], None] = lambda: None,
     before_services: Callable[[Sandbox], None] = lambda _: None,
 ) -> Sandbox:
     """Create, start and set up a container; on any failure it is removed.
 
-    before_services is called with the sandbox before its services start.
+    on_bound is called when the bound directories are prepared, before anything of the sandbox runs; before_services
+    with the sandbox before its services start.
 
     checkpoint is the id of a checkpoint to start from, instead of the image or checkpoint of options. Setting cancel
     stops a pull or build. networks is the pool with the namespace to join; None: the sandbox gets its own.
@@ -146,7 +148,9 @@ def create(
     network = _JoinedNetwork(engine, held, networks)
     try:
         owner, egress = network.make(options)
-        config = _config(engine, options, facts, held, network_owner=owner)
+        binds = binds_now(options)
+        on_bound()
+        config = _config(engine, options, facts, held, binds, network_owner=owner)
         container = containers.create(engine, config, egress=egress, image_id=facts.id)
         made = Sandbox(container, options, config.user, config.workdir, held, config, facts)
         prepare(made, from_checkpoint=checkpoint is not None)
@@ -216,7 +220,13 @@ def _service_images(
 
 
 def _config(
-    engine: Engine, options: DockerOptions, facts: engine_images.ImageFacts, held: lease.Lease, *, network_owner: str
+    engine: Engine,
+    options: DockerOptions,
+    facts: engine_images.ImageFacts,
+    held: lease.Lease,
+    binds: tuple[bind_mounts.Bind, ...],
+    *,
+    network_owner: str,
 ) -> ContainerConfig:
     """Return the configuration of a new container, with our labels."""
     labels = {LABEL: "1", LEASE_LABEL: held.id}
@@ -225,7 +235,7 @@ def _config(
     if options.conversation:
         labels[CONVERSATION_LABEL] = options.conversation
     name = held.record.container
-    config = resolve_config(options, facts, engine, name=name, labels=labels, binds=binds_now(options))
+    config = resolve_config(options, facts, engine, name=name, labels=labels, binds=binds)
     return caches.attach(engine, options, config.model_copy(update={"network_owner": network_owner}))
 
 

@@ -56,11 +56,12 @@ def resume(
     checkpoint_ids: Sequence[str],
     *,
     progress: Progress | None = None,
+    on_bound: Callable[[], None] = lambda: None,
     before_services: Callable[[Sandbox], None] = lambda _: None,
 ) -> tuple[Sandbox, ResumeReport]:
     """Resume the conversation's container, or create one from the newest existing checkpoint.
 
-    before_services is called with the sandbox before its services start.
+    on_bound and before_services are called as by `provision.create`.
 
     Raises:
         SandboxUnavailable: another process uses it, or it cannot be started.
@@ -70,7 +71,12 @@ def resume(
     if found is None:
         checkpoint = _first_existing(engine, checkpoint_ids)
         made = provision.create(
-            engine, options, progress=progress, checkpoint=checkpoint, before_services=before_services
+            engine,
+            options,
+            progress=progress,
+            checkpoint=checkpoint,
+            on_bound=on_bound,
+            before_services=before_services,
         )
         if checkpoint is None:
             return made, ResumeReport("new", (), made.container.name)
@@ -80,7 +86,7 @@ def resume(
     if held is None:
         raise SandboxUnavailable(f"Another process uses sandbox {name!r}. End it, or wait until it ends.")
     try:
-        adopted, notes = _resume_container(engine, options, found, held)
+        adopted, notes = _resume_container(engine, options, found, held, on_bound)
         _mount_anew(adopted)
         notes += adopted.end_processes()
         adopted, told = _with_services(adopted, options, before_services)
@@ -140,7 +146,7 @@ def _first_existing(engine: Engine, checkpoint_ids: Sequence[str]) -> str | None
 
 
 def _resume_container(
-    engine: Engine, options: DockerOptions, found: dict[str, Any], held: Lease
+    engine: Engine, options: DockerOptions, found: dict[str, Any], held: Lease, on_bound: Callable[[], None]
 ) -> tuple[Sandbox, list[str]]:
     """Make the container run; return it with notes on what was done and how it differs from the requested options."""
     egress = EgressRules(options.allow if options.network == "open" else ())
@@ -162,6 +168,7 @@ def _resume_container(
     facts = engine_images.inspect(engine, image) or engine_images.facts_of(found["Config"], image, platform)
     ours = {key: value for key, value in labels.items() if key == "ohsandbox" or key.startswith("ohsandbox.")}
     now = provision.binds_now(real)  # mount sources must exist when the container starts
+    on_bound()
     config = resolve_config(real, facts, engine, name=container.name, labels=ours, binds=_binds_of(now, found))
     volume = caches.volume_of(found)
     config = config.model_copy(

@@ -43,11 +43,12 @@ def _owned(*directories: Path) -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """A package tool's cache with two files."""
+    """A package tool's cache with two files, of which the executable one is reported when it changes."""
     cache = tmp_path / "cache"
     cache.mkdir()
     (cache / "a.py").write_text("A = 1\n")
     (cache / "b.py").write_text("B = 1\n")
+    (cache / "b.py").chmod(0o755)
     return cache
 
 
@@ -80,10 +81,12 @@ def test_what_a_sandbox_appends_reaches_a_name_outside_only_if_links_are_kept(
     with sandbox(workspace=project, hard_links=mode) as runtime:
         appended = runtime.execute(f"echo 'import evil' >> {PACKAGE}/a.py; cat {PACKAGE}/a.py")
         notes = " ".join(runtime.workspace_notes)
+        reported = [change.path for change in runtime.workspace_changes().changes]
     assert appended.output.split() == ["A", "=", "1", "import", "evil"]
     assert ("evil" in (cache / "a.py").read_text()) is (mode == "keep")
     assert "'.venv/lib/python3/site-packages/pkg' (2 files, " in notes
     assert ("--hard-links keep" in notes) is (mode == "keep")
+    assert reported == []  # also not of the files that were replaced before the start
 
 
 @pytest.mark.docker
