@@ -67,8 +67,9 @@ _EXIT = re.compile(r"\b(?:EXIT|0)\b")
 _FAREWELL = FAREWELL.decode()
 """The text that bash prints when it exits; the output of an EXIT trap follows it."""
 
-_LINE_EDITING = re.compile(r"\b(?:set|shopt)\b[^\n]*\b(?:vi|emacs)\b")
-"""A command that may turn on line editing, which bash has to execute as a sourced file (session.sh: ohs_source)."""
+_LINE_EDITING = re.compile(r"(?m)^(?=.*\b(?:set|shopt)\b).*\b(?:vi|emacs)\b")
+"""A command that may turn on line editing, which bash has to execute as a sourced file (session.sh: ohs_source). Tried
+once a line: each try reads the line to its end."""
 
 _LATE = 'command eval "$ohs_late"'
 """When an interrupt or an error makes an interactive shell abandon its line, it reads this next line, which sends the
