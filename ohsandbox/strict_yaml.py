@@ -36,7 +36,7 @@ _FLOAT = re.compile(
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _Loader(_Base):  # type: ignore[misc]  # Any: which class it is depends on libyaml
+class _BoundedLoader(_Base):  # type: ignore[misc]  # Any: which class it is depends on libyaml
     """The safe loader with other numbers, and without the tags of times, binary data, sets and pairs."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own form
@@ -63,15 +63,16 @@ def _integer(text: str) -> int:
 
 
 for _kind in ("null", "bool", "str", "seq", "map"):
-    _Loader.yaml_constructors[_TAG + _kind] = yaml.SafeLoader.yaml_constructors[_TAG + _kind]
-_Loader.yaml_constructors |= {
-    f"{_TAG}int": _Loader.number, f"{_TAG}float": _Loader.number, None: yaml.SafeLoader.yaml_constructors[None],
+    _BoundedLoader.yaml_constructors[_TAG + _kind] = yaml.SafeLoader.yaml_constructors[_TAG + _kind]
+_BoundedLoader.yaml_constructors |= {
+    f"{_TAG}int": _BoundedLoader.number, f"{_TAG}float": _BoundedLoader.number,
+    None: yaml.SafeLoader.yaml_constructors[None],
 }  # fmt: skip
 for _character, _resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items():
     _kept = [(tag, pattern) for tag, pattern in _resolvers if tag.removeprefix(_TAG) in {"null", "bool", "merge"}]
-    _Loader.yaml_implicit_resolvers[_character] = _kept
+    _BoundedLoader.yaml_implicit_resolvers[_character] = _kept
 for _character in "+-.0123456789":
-    _Loader.yaml_implicit_resolvers.setdefault(_character, []).extend([
+    _BoundedLoader.yaml_implicit_resolvers.setdefault(_character, []).extend([
         (f"{_TAG}int", _INTEGER), (f"{_TAG}float", _FLOAT),
     ])  # fmt: skip
 
@@ -125,7 +126,7 @@ def parse_yaml(text: str) -> YamlFile:
     try:
         for _ in parse_events(text):
             pass  # to its end
-        loader = _Loader(text)
+        loader = _BoundedLoader(text)
         try:
             node = loader.get_single_node()
             _check(node, loader)
@@ -156,7 +157,7 @@ def parse_events(text: str) -> Iterator[Any]:
     if sum(1 for _ in _TAG_DIRECTIVE.finditer(text)) > _MAX_TAG_DIRECTIVES:
         raise InvalidYaml([_YamlFault(None, f"has more than {_MAX_TAG_DIRECTIVES} %TAG directives")])
     depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
+    for event in yaml.parse(text, Loader=_BoundedLoader):
         depth += isinstance(event, _OPENING) - isinstance(event, _CLOSING)
         if depth > MAX_DEPTH:
             raise InvalidYaml([_too_deep(event)])

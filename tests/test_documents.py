@@ -89,7 +89,7 @@ def _names_in(body: list[ast.stmt]) -> set[str]:
 
 def _is_there(name: str) -> bool:
     """Whether a name in code font is a file or folder of the package, or what its owner (module or class) defines."""
-    if re.fullmatch(r"[\w/]+\.(py|c|sh)|\w+(/\w+)+", name):
+    if re.fullmatch(r"[\w/]+\.(py|c|sh|txt)|\w+(/\w+)+", name):
         return bool(list((ROOT / "ohsandbox").rglob(name)))
     if re.fullmatch(r"[\w/]+(\.\w+)+", name) and not name.endswith((".json", ".lock")):
         owner, member = name.rsplit(".", 1)

@@ -59,7 +59,7 @@ LAYERS_WITHIN = {
         ("app",),
     ),
     "runtime/docker": (
-        ("engine",),
+        ("engine", "labels"),
         ("channel", "images", "mounts", "ownership"),
         ("config",),
         ("network", "sandbox"),
@@ -103,7 +103,7 @@ BY_NAME = {
 """The files that import modules by name, with the reasons. A text that names a module of ours counts as an import of it
 in every file."""
 NO_MODULES = {
-    ("runtime/docker/checkpoints/checkpoint_images.py", "ohsandbox.conversation"),
+    ("runtime/docker/labels.py", "ohsandbox.conversation"),
     ("tool/plugins.py", "ohsandbox.tools"),
 }
 """Texts that are spelled like modules and are none: a label in the engine, a group of entry points."""

@@ -23,12 +23,12 @@ from ohsandbox.evaluation.compose_client import docker_compose
 from ohsandbox.evaluation.formats.compose import IDLE
 from ohsandbox.evaluation.results import ServiceResult, file_name
 from ohsandbox.runtime.docker.config.container_config import CAPABILITIES, PID_1, PRIVATE_DIR
-from ohsandbox.runtime.docker.config.labels import IMAGE_LABEL, LABEL, LABELS_LABEL, LEASE_LABEL, USER_LABEL, complete
 from ohsandbox.runtime.docker.config.seccomp import ARCHITECTURES, profile_json
 from ohsandbox.runtime.docker.container import Container, force_remove
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import engine_images
+from ohsandbox.runtime.docker.labels import IMAGE_LABEL, LABEL, LABELS_LABEL, LEASE_LABEL, USER_LABEL, complete
 from ohsandbox.runtime.docker.monitoring import disk
 from ohsandbox.runtime.docker.monitoring.service_writes import Services
 from ohsandbox.runtime.docker.monitoring.usage import read_stats

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxGone, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker.config.container_config import PRIVATE_DIR
-from ohsandbox.runtime.docker.config.labels import USER_LABEL
 from ohsandbox.runtime.docker.config.options import check_environment, sane_workdir, workdir_of
 from ohsandbox.runtime.docker.container import Container
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.labels import USER_LABEL
 from ohsandbox.runtime.docker.provision import copy_ca_bundle
 from ohsandbox.runtime.docker.sandbox import Sandbox
 

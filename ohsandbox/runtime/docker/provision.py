@@ -23,11 +23,11 @@ from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.config.container_config import MAPPED_HOME, PRIVATE_DIR
-from ohsandbox.runtime.docker.config.labels import CONVERSATION_LABEL, LABEL, LEASE_LABEL, WORKSPACE_LABEL
 from ohsandbox.runtime.docker.config.options import CA_FILE_VARIABLES, CA_PATH
 from ohsandbox.runtime.docker.config.resolve import resolve_config
 from ohsandbox.runtime.docker.container import EgressRules
 from ohsandbox.runtime.docker.images import engine_images
+from ohsandbox.runtime.docker.labels import CONVERSATION_LABEL, LABEL, LEASE_LABEL, WORKSPACE_LABEL
 from ohsandbox.runtime.docker.mounts import bind_mounts, caches, guard_mounts
 from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
 from ohsandbox.runtime.docker.mounts.mount_policy import is_root

@@ -10,14 +10,6 @@ from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.docker import provision
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.config.container_config import ALL_GPUS, CAPABILITIES
-from ohsandbox.runtime.docker.config.labels import (
-    BINDS_LABEL,
-    GIT_LABEL,
-    IMAGE_LABEL,
-    LABELS_LABEL,
-    LEASE_LABEL,
-    USER_LABEL,
-)
 from ohsandbox.runtime.docker.config.options import workdir_of
 from ohsandbox.runtime.docker.config.resolve import resolve_config
 from ohsandbox.runtime.docker.container import Container, EgressRules, how_it_ended
@@ -25,6 +17,14 @@ from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.engine.own_container import as_we_name
 from ohsandbox.runtime.docker.images import engine_images
 from ohsandbox.runtime.docker.inventory.docker_inventory import own_record
+from ohsandbox.runtime.docker.labels import (
+    BINDS_LABEL,
+    GIT_LABEL,
+    IMAGE_LABEL,
+    LABELS_LABEL,
+    LEASE_LABEL,
+    USER_LABEL,
+)
 from ohsandbox.runtime.docker.mounts import bind_mounts, caches
 from ohsandbox.runtime.docker.mounts.guard_mounts import GuardMount
 from ohsandbox.runtime.docker.network import open_network

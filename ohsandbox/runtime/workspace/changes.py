@@ -135,7 +135,7 @@ def scan_tree(root: Path) -> WorkspaceScan:
 def _mark_named(top: str, found: WorkspaceScan) -> None:
     """Mark the paths that git reads or runs by its settings and hooks, wherever they are."""
     from ohsandbox.runtime.workspace import git_programs  # noqa: PLC0415 - only a bound directory is scanned
-    from ohsandbox.runtime.workspace.git_settings import Names  # noqa: PLC0415 - as above
+    from ohsandbox.runtime.workspace.git_settings import Names  # noqa: PLC0415 - only a bound directory is scanned
 
     pointers = {path: git_layout.pointed(top, path) for path, parts in found.repositories.items() if "" in parts}
     directories = [path for path in found.repositories if path not in pointers and (not path or _is_dotgit(path))]
@@ -328,7 +328,7 @@ def _judge_config(part: str, text: str | None) -> tuple[ChangeKind | None, str]:
         return ChangeKind.REPOSITORY, f"it names {text.strip()}"
     if len(text) >= git_layout.MAX_SMALL_FILE:
         return ChangeKind.RUNS_BY_GIT, "it is too long to judge"
-    from ohsandbox.runtime.workspace.git_settings import may_name_program, read_settings  # noqa: PLC0415 - as above
+    from ohsandbox.runtime.workspace.git_settings import may_name_program, read_settings  # noqa: PLC0415 - few scans meet a configuration
 
     for setting in read_settings(text):
         if may_name_program(setting):

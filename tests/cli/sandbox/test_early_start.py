@@ -13,9 +13,9 @@ from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.cli.sandbox.early_start import EarlyStart, begin_early
 from ohsandbox.errors import EngineUnavailable
 from ohsandbox.runtime.docker import container
-from ohsandbox.runtime.docker.config.labels import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.unix_transport import OnePoolAdapter
+from ohsandbox.runtime.docker.labels import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.network import container_network
 from ohsandbox.settings import Settings
 from ohsandbox.testing.provider import FakeProvider, text

@@ -10,7 +10,7 @@ import pytest
 from ohsandbox import DockerRuntime, find_sandbox, list_sandboxes, remove_sandbox
 from ohsandbox.cli.commands.sandboxes import print_sandboxes as ps
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.docker.config.labels import LEASE_LABEL
+from ohsandbox.runtime.docker.labels import LEASE_LABEL
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine.connection import Engine

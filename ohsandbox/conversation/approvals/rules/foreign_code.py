@@ -35,6 +35,8 @@ _STRING = re.compile(r"'[^'\\\n#$@`]*'|\"[^\"\\\n#$@`]*\"")
 _JSON_FILE = re.compile(r"\brequire\s{0,3}\(\s{0,3}(?:'\./[\w./-]+\.json'|\"\./[\w./-]+\.json\")\s{0,3}\)")
 _SUBSTITUTION = re.compile(r"^\s{0,3}(?:s|tr|y)(?P<end>[/|#,])(?:(?!(?P=end))[^\\\n(@$]|\\[^\n])*(?P=end)"
                            r"(?:(?!(?P=end))[^\\\n@`(]|\\[1-9nt/.])*(?P=end)[gimsx]*\s{0,3};?\s{0,3}$")  # fmt: skip
+_DEFAULT_VARIABLE = re.compile(r"\$[_\d]\b")
+"""Perl's `$_` and `$1`."""
 _OTHER_CHARS = re.compile(r"[\w\s.,;:()+\-*<>=!?]*")
 
 
@@ -44,6 +46,7 @@ def is_harmless(code: str, program: str) -> bool:
         return True
     known = _COMMON | _HARMLESS.get(program, frozenset())
     rest = _STRING.sub(" 0 ", _JSON_FILE.sub(" 0 ", code))
-    rest = re.sub(r"\$[_\d]\b" if program == "perl" else r"(?!)", " 0 ", rest)
+    if program == "perl":
+        rest = _DEFAULT_VARIABLE.sub(" 0 ", rest)
     is_plain = program in _HARMLESS and _OTHER_CHARS.fullmatch(rest) is not None
     return is_plain and "require" not in rest and all(name in known for name in re.findall(r"[A-Za-z_]\w*", rest))

@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"[\w.+%:,@/$(){}-]*")
 _ENTRY = re.compile(r"(?P<names>\S+(?: [^\s(]\S*)*)\s+\((?P<operands>[^)]*)\)(?P<options>.*)", re.DOTALL)
 
 
-class Usage(NamedTuple):
+class ProgramUsage(NamedTuple):
     """One entry of the table."""
 
     name: str
@@ -40,7 +40,7 @@ class Usage(NamedTuple):
     writes_here: bool
     changes: bool
     """Whether it changes something beside the files that its words name."""
-    outer: Usage | None = None
+    outer: ProgramUsage | None = None
     """The program's entry, for a sub-command."""
 
     @property
@@ -60,7 +60,7 @@ class Argument(NamedTuple):
 class Arguments(NamedTuple):
     """The words of a command by the table."""
 
-    usage: Usage | None
+    usage: ProgramUsage | None
     """None for an unknown program."""
     items: list[Argument]
     command: tuple[str, ...] = ()
@@ -80,10 +80,10 @@ def arguments_of(command: SimpleCommand) -> Arguments:
     usage = usage_of(command.program)
     if usage is None:
         return Arguments(None, [Argument(UNKNOWN, word) for word in command.arguments])
-    return _Reader(usage, _with_hyphen(command)).read()
+    return _TableReader(usage, _with_hyphen(command)).read()
 
 
-def usage_of(name: str) -> Usage | None:
+def usage_of(name: str) -> ProgramUsage | None:
     """The entry of a program, or of a program and its sub-command."""
     table = _table()
     return table.get(name) or table.get(_VERSION.sub("", name))
@@ -103,10 +103,10 @@ def _with_hyphen(command: SimpleCommand) -> list[str]:
     return joined + rest
 
 
-class _Reader:
+class _TableReader:
     """Reads the words of one command from left to right."""
 
-    def __init__(self, usage: Usage, words: Sequence[str]) -> None:
+    def __init__(self, usage: ProgramUsage, words: Sequence[str]) -> None:
         self._usage = usage
         self._words = words
         self._at = 0
@@ -185,7 +185,7 @@ class _Reader:
 
     def _looked_up(self, word: str) -> tuple[str, str | None, str]:
         """The kind, the value if it is part of the word, and the option."""
-        usage: Usage | None = self._usage
+        usage: ProgramUsage | None = self._usage
         while usage is not None:
             if found := _in_usage(word, usage):
                 return found
@@ -210,7 +210,7 @@ class _Reader:
         return (Argument(kind, word) for kind, word in zip([*kinds[:last], *more], words, strict=False))
 
 
-def _in_usage(word: str, usage: Usage) -> tuple[str, str | None, str] | None:
+def _in_usage(word: str, usage: ProgramUsage) -> tuple[str, str | None, str] | None:
     options = usage.options
     name, equals, value = word.partition("=")
     for option in (word, name):
@@ -226,7 +226,7 @@ def _in_usage(word: str, usage: Usage) -> tuple[str, str | None, str] | None:
     return _joined(word, usage) or (("", None, name) if usage.any_option else None)
 
 
-def _joined(word: str, usage: Usage) -> tuple[str, str | None, str] | None:
+def _joined(word: str, usage: ProgramUsage) -> tuple[str, str | None, str] | None:
     """`-xzf NAME`: letters, of which the last may take the rest of the word, or the next one."""
     if word[:2] == "--" or (word[1:].isdigit() and "-#" in usage.options):
         return None if word[:2] == "--" else ("", None, word)
@@ -240,10 +240,10 @@ def _joined(word: str, usage: Usage) -> tuple[str, str | None, str] | None:
 
 
 @functools.cache
-def _table() -> Mapping[str, Usage]:
+def _table() -> Mapping[str, ProgramUsage]:
     text = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
     lines = "\n".join(line for line in text.split("\n") if line and not line.startswith("#"))
-    table: dict[str, Usage] = {}
+    table: dict[str, ProgramUsage] = {}
     for entry in re.split(r"\n(?=\S)", lines):
         match = _ENTRY.match(entry)
         if match is None:
@@ -257,7 +257,7 @@ def _table() -> Mapping[str, Usage]:
     return table
 
 
-def _usage(name: str, operands: list[str], words: list[str]) -> Usage:
+def _usage(name: str, operands: list[str], words: list[str]) -> ProgramUsage:
     options: dict[str, str] = {}
     beginnings: list[tuple[str, str]] = []
     for word in words:
@@ -269,7 +269,7 @@ def _usage(name: str, operands: list[str], words: list[str]) -> Usage:
             beginnings.append((option[:-1], kind))
         elif option not in {"any", "here", "changes"}:
             options[option] = kind
-    return Usage(
+    return ProgramUsage(
         name,
         tuple(operands),
         options,

@@ -22,15 +22,15 @@ from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.config.container_config import GIB
-from ohsandbox.runtime.docker.config.labels import (
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.images import engine_images
+from ohsandbox.runtime.docker.labels import (
     CHECKPOINT_LABEL,
     CHECKPOINT_SERVICES_LABEL,
     CONVERSATION_LABEL,
     IMAGE_LABEL,
     USER_LABEL,
 )
-from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
-from ohsandbox.runtime.docker.images import engine_images
 from ohsandbox.runtime.results import Checkpoint
 
 if TYPE_CHECKING:

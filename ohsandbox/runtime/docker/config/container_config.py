@@ -24,8 +24,8 @@ from ohsandbox.limit_ranges import (
 )
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
-from ohsandbox.runtime.docker.config.labels import complete
 from ohsandbox.runtime.docker.config.seccomp import ARCHITECTURES, SETGID_BIT, SETUID_BIT, profile_json
+from ohsandbox.runtime.docker.labels import complete
 from ohsandbox.runtime.docker.mounts.bind_mounts import Bind  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
 from ohsandbox.runtime.docker.mounts.mount_policy import Identity  # noqa: TC001 - as above

@@ -20,7 +20,7 @@ from ohsandbox.runtime.docker.config.container_config import (
     Hardening,
     SandboxLimits,
 )
-from ohsandbox.runtime.docker.config.labels import WORKDIR_LABEL
+from ohsandbox.runtime.docker.labels import WORKDIR_LABEL
 from ohsandbox.runtime.docker.mounts import bind_mounts, caches, mount_policy
 from ohsandbox.runtime.docker.mounts.bind_mounts import asked_mounts, asked_workspaces, copied_directory
 from ohsandbox.runtime.docker.mounts.guard_mounts import Git, HardLinks  # noqa: TC001 - pydantic reads annotations at run time

@@ -16,19 +16,19 @@ from ohsandbox.runtime.docker.config.container_config import (
     ContainerConfig,
     SandboxLimits,
 )
-from ohsandbox.runtime.docker.config.labels import (
+from ohsandbox.runtime.docker.config.options import (
+    CA_FILE_VARIABLES,
+    DockerOptions,
+    check_environment,
+    sane_workdir,
+)
+from ohsandbox.runtime.docker.labels import (
     BINDS_LABEL,
     GIT_LABEL,
     IMAGE_LABEL,
     LABELS_LABEL,
     USER_LABEL,
     WORKDIR_LABEL,
-)
-from ohsandbox.runtime.docker.config.options import (
-    CA_FILE_VARIABLES,
-    DockerOptions,
-    check_environment,
-    sane_workdir,
 )
 from ohsandbox.runtime.docker.mounts import caches, mount_policy
 from ohsandbox.runtime.mount_text import WORKSPACE, Mount

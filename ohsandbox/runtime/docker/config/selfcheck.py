@@ -17,7 +17,7 @@ from ohsandbox.runtime.docker.config.container_config import (
     PRIVATE_DIR,
     host_config,
 )
-from ohsandbox.runtime.docker.config.labels import ours
+from ohsandbox.runtime.docker.labels import ours
 from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
 from ohsandbox.runtime.docker.mounts.guard_mounts import decode_mountinfo
 from ohsandbox.runtime.docker.mounts.mount_policy import is_root

@@ -15,8 +15,8 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox import host_programs
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
-from ohsandbox.runtime.docker.config.labels import BUILD_LABEL
 from ohsandbox.runtime.docker.engine.error_mapping import printable_line
+from ohsandbox.runtime.docker.labels import BUILD_LABEL
 from ohsandbox.runtime.process.cancellation import check_not_cancelled, once_cancelled
 from ohsandbox.runtime.results import PullProgress
 

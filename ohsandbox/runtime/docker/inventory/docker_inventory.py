@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images, setups
-from ohsandbox.runtime.docker.config.labels import (
+from ohsandbox.runtime.docker.container import force_remove
+from ohsandbox.runtime.docker.engine import connection as engines
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.images import build
+from ohsandbox.runtime.docker.inventory import shipped_images
+from ohsandbox.runtime.docker.labels import (
     CONVERSATION_LABEL,
     IMAGE_LABEL,
     LABELS_LABEL,
     LEASE_LABEL,
     OWNER_LABEL,
 )
-from ohsandbox.runtime.docker.container import force_remove
-from ohsandbox.runtime.docker.engine import connection as engines
-from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
-from ohsandbox.runtime.docker.images import build
-from ohsandbox.runtime.docker.inventory import shipped_images
 from ohsandbox.runtime.docker.monitoring.usage import MAX_STATS_REQUESTS, STATS_TIMEOUT_S, read_stats
 from ohsandbox.runtime.docker.mounts import caches
 from ohsandbox.runtime.docker.network import open_network

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import OhsandboxError, SandboxGone, SandboxRefused
 from ohsandbox.runtime.docker.channel import ProcessRequest
-from ohsandbox.runtime.docker.config.labels import SERVICE_OF_LABEL
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.labels import SERVICE_OF_LABEL
 from ohsandbox.runtime.docker.monitoring import disk
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import OhsandboxError
-from ohsandbox.runtime.docker.config.labels import LEASE_LABEL
 from ohsandbox.runtime.docker.engine.connection import connect
+from ohsandbox.runtime.docker.labels import LEASE_LABEL
 from ohsandbox.runtime.docker.network import open_network
 from ohsandbox.runtime.docker.ownership import lease
 

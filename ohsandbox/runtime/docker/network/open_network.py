@@ -20,10 +20,10 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import ImageUnavailable, OhsandboxError, SandboxGone, SandboxRefused, SandboxUnavailable
-from ohsandbox.runtime.docker.config.labels import LABEL, OWNER_LABEL, complete
 from ohsandbox.runtime.docker.config.seccomp import profile_json
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors, foreign_errors, printable_line
 from ohsandbox.runtime.docker.engine.wire import Demultiplexer, wrap
+from ohsandbox.runtime.docker.labels import LABEL, OWNER_LABEL, complete
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

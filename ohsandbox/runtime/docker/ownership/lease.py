@@ -21,8 +21,8 @@ from ohsandbox import private_files
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import create_locked, open_lock, open_locked
-from ohsandbox.runtime.docker.config.labels import WORKSPACE_LABEL
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.labels import WORKSPACE_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker.config.labels import LEASE_LABEL
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.labels import LEASE_LABEL
 from ohsandbox.runtime.inventory import GcResult, removal
 
 if TYPE_CHECKING:

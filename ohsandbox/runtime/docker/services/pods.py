@@ -22,11 +22,11 @@ from ohsandbox.runtime.docker.config.container_config import (
     SandboxLimits,
     create_payload,
 )
-from ohsandbox.runtime.docker.config.labels import LABEL, SERVICE_LABEL, SERVICE_OF_LABEL
 from ohsandbox.runtime.docker.config.resolve import hostile_names, open_files, processor_count
 from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.engine.wire import wrap
+from ohsandbox.runtime.docker.labels import LABEL, SERVICE_LABEL, SERVICE_OF_LABEL
 from ohsandbox.runtime.docker.network.proxy_clients import proxy_environment
 from ohsandbox.runtime.docker.services import service_checkpoints
 from ohsandbox.runtime.docker.services.service_images import (

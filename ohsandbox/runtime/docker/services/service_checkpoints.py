@@ -12,8 +12,8 @@ import posixpath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
-from ohsandbox.runtime.docker.config.labels import CHECKPOINT_SERVICES_LABEL, SERVICE_OF_LABEL
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.labels import CHECKPOINT_SERVICES_LABEL, SERVICE_OF_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker import container as containers
-from ohsandbox.runtime.docker.config.labels import SERVICE_LABEL, SERVICE_OF_LABEL
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.labels import SERVICE_LABEL, SERVICE_OF_LABEL
 from ohsandbox.runtime.inventory import ServiceInfo
 from ohsandbox.runtime.service_options import Service
 

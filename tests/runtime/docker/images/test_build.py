@@ -26,13 +26,13 @@ from ohsandbox.cli.rendering.text import progress_text
 from ohsandbox.errors import CallCancelledError, ImageUnavailable, UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.runtime.build_options import resolved_build
-from ohsandbox.runtime.docker.config.labels import BUILD_LABEL
 from ohsandbox.runtime.docker.images import build as builds
 from ohsandbox.runtime.docker.images import builders
 from ohsandbox.runtime.docker.images.build_context import MAX_IGNORE_BYTES, BuildContext
 from ohsandbox.runtime.docker.images.build_ignore import kept_paths
 from ohsandbox.runtime.docker.images.builders import buildkit_command
 from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
+from ohsandbox.runtime.docker.labels import BUILD_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import DockerRuntime, find_sandbox, list_sandboxes
-from ohsandbox.runtime.docker.config import labels
+from ohsandbox.runtime.docker import labels
 from ohsandbox.runtime.pool import SandboxPool
 from ohsandbox.runtime.service_options import Service
 
