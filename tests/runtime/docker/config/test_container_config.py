@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ohsandbox.runtime.docker.config import container_config, labels, selfcheck
+from ohsandbox.runtime.docker import labels
+from ohsandbox.runtime.docker.config import container_config, selfcheck
 from ohsandbox.runtime.docker.config.seccomp import profile_json
 from ohsandbox.runtime.docker.mounts.bind_mounts import Bind
 from ohsandbox.runtime.docker.mounts.mount_policy import Identity
