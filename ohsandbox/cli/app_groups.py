@@ -106,12 +106,13 @@ def cache_prune(
         "Directories, names or ids of caches.  [default: all that no sandbox has]", "NAME..."
     ),
     *,
+    dry_run: bool = switch("Print what would be removed; remove nothing."),
     yes: Yes = False,
 ) -> int:
     """Remove package caches that no sandbox has."""
     from ohsandbox.cli.commands.sandboxes import prune_caches
 
-    return prune_caches(names or [], yes=yes)
+    return prune_caches(names or [], yes=yes, dry_run=dry_run)
 
 
 # --- config ---------------------------------------------------------------------------------------
@@ -396,11 +397,16 @@ def images_list(*, as_json: AsJson = False) -> int:
 
 
 @command(images, "prune")
-def images_prune() -> int:
+def images_prune(
+    names: list[str] | None = argument("Images.  [default: builds of yours that no sandbox uses]", "NAME..."),
+    *,
+    dry_run: bool = switch("Print what would be removed; remove nothing."),
+    yes: Yes = False,
+) -> int:
     """Remove the images that were built for --build and that no sandbox uses."""
     from ohsandbox.cli.commands.sandboxes import prune_images
 
-    return prune_images()
+    return prune_images(names or [], yes=yes, dry_run=dry_run)
 
 
 # --- mcp ------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from ohsandbox.errors import OhsandboxError, ToolError
 from ohsandbox.runtime.factory import open_inventory
+from ohsandbox.runtime.owners import note_deletion
 from ohsandbox.schema import Action, TextObservation
 from ohsandbox.tool import FunctionExecutor, ToolAnnotations, ToolDefinition
 
@@ -80,6 +81,8 @@ class CheckpointTools:
         if self._owner is None:
             return
         shutil.rmtree(self._owner, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            note_deletion(self._owner)
         with contextlib.suppress(OhsandboxError), open_inventory() as inventory:
             for checkpoint in kept:
                 inventory.drop_checkpoint(checkpoint.id)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 from ohsandbox.errors import SandboxUnavailable, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from ohsandbox.runtime.results import PullProgress
@@ -140,6 +140,10 @@ class StoredImage(NamedTuple):
     created_at: datetime
     in_use: bool
     """Whether there is a container of it."""
+    needed: str = ""
+    """What it is needed for, so that it is not removed; empty for one that may be."""
+    stays: str = ""
+    """Why it is removed only by its name: it belongs to another state directory, or its owner cannot be found."""
 
 
 class Inventory(ABC):
@@ -219,7 +223,11 @@ class Inventory(ABC):
 
     @abstractmethod
     def orphaned_checkpoints(self) -> list[str]:
-        """Return the names of the checkpoints whose owner is gone."""
+        """Return the names of the checkpoints whose owner was deleted."""
+
+    def lost_checkpoints(self) -> list[StoredImage]:
+        """Return the checkpoints whose owner cannot be found, though nobody deleted it."""
+        return []
 
     # --- images ---
 
@@ -234,7 +242,7 @@ class Inventory(ABC):
         return []
 
     def orphaned_caches(self) -> list[CacheInfo]:
-        """Return the caches of this user's state directories that no longer exist."""
+        """Return the caches of this user's state directories that cannot be found."""
         return []
 
     def unused_caches(self) -> list[str]:
@@ -269,8 +277,12 @@ class Inventory(ABC):
         """Return the images that ohsandbox made, for any user of the engine, newest first."""
 
     @abstractmethod
-    def prune_images(self) -> Iterator[GcResult]:
-        """Remove images that were built for `--build` and that no sandbox uses."""
+    def remove_image(self, name: str) -> bool:
+        """Remove one of `list_made_images`; return False if a container uses it.
+
+        Raises:
+            UsageError: it is not one of these, or is needed.
+        """
 
     # --- life ---
 

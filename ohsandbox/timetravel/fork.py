@@ -5,6 +5,7 @@ Undo forks, too: a log only grows, so the old conversation stays unchanged, and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import PurePath
@@ -19,6 +20,7 @@ from ohsandbox.persistence.blobs import Blobs
 from ohsandbox.persistence.layout import AGENTS_NAME, SNAPSHOTS_NAME
 from ohsandbox.private_files import NEW_FILE, make_private_dir
 from ohsandbox.runtime.factory import open_inventory
+from ohsandbox.runtime.owners import note_deletion
 from ohsandbox.timetravel import FORKED
 from ohsandbox.timetravel.checkpoints import COPIED_FROM, CheckpointRange, find_checkpoint
 from ohsandbox.timetravel.snapshots.manifest import changes_between, worst_first
@@ -84,6 +86,8 @@ def fork(directory: Path, at: int, *, workspace: Workspaces | None = None) -> Fo
         _add_own_events(forked, directory.name, knows_tools=knows_tools, revoked=_revoked_since(directory, shared))
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            note_deletion(target)
         raise
     return forked
 

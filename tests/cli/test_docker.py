@@ -1,12 +1,16 @@
 """The command against a real engine."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from ohsandbox.runtime.build_options import Build, resolved_build
+from ohsandbox.runtime.docker.engine.connection import connect
+from ohsandbox.runtime.docker.images import build, engine_images
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 from ohsandbox.testing.provider import FakeProvider, calls, text
 from tests.cli.conftest import Invoke, Start, WriteScript
@@ -116,6 +120,28 @@ def test_run_and_mcp_serve_pass_variables_and_user(start: Start, write_script: W
     assert _containers() == []
 
 
+def test_images_of_others_are_pruned_only_by_name(invoke: Invoke, image: str, home: Path, tmp_path: Path) -> None:
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "Dockerfile").write_text(f"FROM {image}\nLABEL of={tmp_path}\n")
+    engine = connect()
+    built = build.ensure(engine, resolved_build(Build(context)))
+    assert "Use --yes." in invoke("images", "prune").err
+    assert f"would remove: {built} (" in invoke("images", "prune", "--dry-run").out
+    own = home / ".ohsandbox"
+    own.rename(home / "unmounted")
+    stays = invoke("images", "prune", "--yes").out
+    assert f"stays: {built} (" in stays
+    assert f"another user or state directory made it. `ohsandbox images prune {built}` removes it" in stays
+    assert engine_images.inspect(engine, built) is not None
+    shutil.rmtree(own, ignore_errors=True)
+    (home / "unmounted").rename(own)
+    assert invoke("images", "prune", "--yes").out.endswith("Removed 1 image.\n")
+    assert engine_images.inspect(engine, built) is None
+    assert "is not an image of ohsandbox" in invoke("images", "prune", image, "--yes").err
+    engine.close()
+
+
 def test_caches_are_listed_and_pruned_but_not_while_a_sandbox_has_them(
     invoke: Invoke, image: str, tmp_path: Path, home: Path
 ) -> None:
@@ -134,10 +160,14 @@ def test_caches_are_listed_and_pruned_but_not_while_a_sandbox_has_them(
     refused = invoke("cache", "prune")
     assert (refused.code, "Use --yes." in refused.err) == (2, True)
     assert "is not a cache of yours" in invoke("cache", "prune", "ohsandbox-cache-other", "--yes").err
-    # as one that was deleted: what it made is found all the same
+    # what another state directory made, which may be on a disk that is not mounted now, goes only by its name
     home.joinpath(".ohsandbox").rename(home / "elsewhere")
-    gone = invoke("cache", "prune", "--yes").out
-    assert found["name"].rpartition("-")[2][:8] in gone
+    short = found["name"].rpartition("-")[2][:8]
+    stays = invoke("cache", "prune", "--yes").out
+    assert f"`ohsandbox cache prune {short}` removes it" in stays
+    assert stays.endswith("Nothing to remove.\n")
+    assert f"would remove: state directory '{home}/.ohsandbox'" in invoke("cache", "prune", short, "--dry-run").out
+    assert invoke("cache", "prune", short, "--yes").out.endswith("Removed 1 package cache.\n")
     assert invoke("cache", "list").out == "No package caches.\n"
 
 

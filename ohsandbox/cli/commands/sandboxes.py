@@ -26,9 +26,9 @@ from ohsandbox.runtime.local import remove_left_directories
 from ohsandbox.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from ohsandbox.runtime.inventory import CacheInfo, Inventory, SandboxInfo, ServiceInfo
+    from ohsandbox.runtime.inventory import CacheInfo, Inventory, SandboxInfo, ServiceInfo, StoredImage
     from ohsandbox.runtime.results import PullProgress
 
 _COPIES_KEPT_S = 30 * 24 * 3600.0
@@ -63,7 +63,7 @@ def collect_garbage(*, dry_run: bool, kept: bool) -> int:
                 f"would remove {safe_line(one.name)}: its owner, process {one.owner_pid}, is gone" for one in doomed
             ]
             names = inventory.orphaned_checkpoints()
-            lines += [f"would remove {safe_line(name)}: its conversation is gone" for name in names]
+            lines += [f"would remove {safe_line(name)}: its conversation, or its setup, was deleted" for name in names]
             lines += [f"would remove {name}: no sandbox was made from it lately" for name in inventory.unused_images()]
             lines += [f"would remove package cache {name}" for name in inventory.unused_caches()]
             lines += [f"would remove the network log of {name}" for name in old_logs()]
@@ -77,6 +77,8 @@ def collect_garbage(*, dry_run: bool, kept: bool) -> int:
             lines += [f"removed {path}: {_UNUSED_COPY}" for path in _unused_copies(remove=True)]
             lines += [f"removed {path}: {_LEFT}" for path in remove_left_directories()]
             failed = [one.name for one in removed if one.outcome == "failed"]
+        lost = inventory.lost_checkpoints()
+        lines += [_stays(_image_line(one), one.stays, f"images prune {one.name}") for one in lost]
     print("\n".join(lines) or "Nothing to remove.")
     if failed:
         raise SandboxUnavailable(f"Not removed: {', '.join(failed)}. Try again, or run `ohsandbox doctor`.")
@@ -151,18 +153,61 @@ def list_images(*, as_json: bool) -> int:
     return 0
 
 
-def prune_images() -> int:
-    """Remove built images that no sandbox uses."""
-    removed, failed = 0, []
+def prune_images(names: Sequence[str], *, yes: bool, dry_run: bool) -> int:
+    """Remove the named images, or those that this state directory had built and that no container uses."""
     with open_inventory() as inventory:
-        for one in inventory.prune_images():
-            print(f"{one.outcome} {safe_line(one.name)}: {safe_line(one.reason)}", flush=True)
-            removed += one.outcome == "removed"
-            failed += [one.name] if one.outcome == "failed" else []
-    print(f"Removed {counted(removed, 'image')}. Checkpoints go with their conversations.")
-    if failed:
-        raise SandboxUnavailable(f"Not removed: {', '.join(failed)}. Try again, or run `ohsandbox doctor`.")
-    return 0
+        found = inventory.list_made_images()
+        if unknown := set(names) - {one.name for one in found}:
+            raise UsageError(
+                f"{min(unknown)!r} is not an image of ohsandbox. Choose one that `ohsandbox images list` shows."
+            )
+        if needed := next((one for one in found if one.name in names and one.needed), None):
+            raise UsageError(
+                f"{needed.name!r} stays: {needed.needed}. Delete that with `ohsandbox conversations delete`."
+            )
+        others = [one for one in found if one.stays and one.kind in {"built", "checkpoint"}]
+        unused = [one for one in found if not (one.in_use or one.needed or one.stays)]
+        return _prune(
+            {one.name: _image_line(one) for one in found if one.name in names} if names
+            else {one.name: _image_line(one) for one in unused},
+            [] if names else [_stays(_image_line(one), one.stays, f"images prune {one.name}") for one in others],
+            inventory.remove_image, of="image", yes=yes, dry_run=dry_run,
+        )  # fmt: skip
+
+
+def _image_line(image: StoredImage) -> str:
+    return safe_line(f"{image.name} ({size(image.size_bytes)}, {age(image.created_at)} old)")
+
+
+def _stays(line: str, reason: str, command: str) -> str:
+    return f"stays: {line}: {safe_line(reason)}. `ohsandbox {safe_line(command)}` removes it"
+
+
+def _prune(
+    doomed: Mapping[str, str], stays: Sequence[str], remove: Callable[[str], bool], *, of: str, yes: bool, dry_run: bool
+) -> int:
+    """List what is removed, and what only a person's word removes; ask at a terminal, and remove it.
+
+    doomed: lines to print, by names for remove, which returns False for what a sandbox uses.
+    """
+    for line in stays:
+        print(line)
+    for line in doomed.values():
+        print(f"{'would remove' if dry_run else 'to remove'}: {line}")
+    if not doomed:
+        print("Nothing to remove.")
+    if dry_run or not doomed:
+        return 0
+    if not yes and not person_present():
+        raise UsageError("This question needs a terminal. Use --yes.")
+    if not yes and not ask_yes_no(f"Remove {counted(len(doomed), of)}?"):
+        print("Nothing was removed.")
+        return 1
+    left = [line for name, line in doomed.items() if not remove(name)]
+    print(f"Removed {counted(len(doomed) - len(left), of)}.")
+    for line in left:
+        print(f"{line} stays: a sandbox has it.")
+    return 1 if left else 0
 
 
 def _build_step_printer() -> Callable[[PullProgress], None]:
@@ -198,31 +243,20 @@ def list_caches(*, as_json: bool) -> int:
     return 0
 
 
-def prune_caches(names: Sequence[str], *, yes: bool) -> int:
-    """Remove the named caches, or all that no sandbox uses, once a person has agreed."""
+def prune_caches(names: Sequence[str], *, yes: bool, dry_run: bool) -> int:
+    """Remove the named caches, or all of this state directory that no sandbox uses."""
     with open_inventory() as inventory:
-        found = [*inventory.list_caches(), *inventory.orphaned_caches()]
-        named = {name: [one for one in found if _is_cache_meant(name, one)] for name in names}
+        own, others = inventory.list_caches(), inventory.orphaned_caches()
+        named = {name: [one for one in (*own, *others) if _is_cache_meant(name, one)] for name in names}
         if unknown := [name for name in names if not named[name]]:
             raise UsageError(f"{unknown[0]!r} is not a cache of yours. Choose one that `ohsandbox cache list` shows.")
-        meant = {one.name: one for caches in named.values() for one in caches}
-        doomed = [*meant.values()] if names else [one for one in found if not one.in_use]
-        if not doomed:
-            print("Nothing to remove.")
-            return 0
-        size = _mib(sum(one.size_bytes for one in doomed))
-        for one in doomed:
-            print(_cache_line(one))
-        if not yes and not person_present():
-            raise UsageError("This question needs a terminal. Use --yes.")
-        if not yes and not ask_yes_no(f"Remove {len(doomed)} package caches ({size})?"):
-            print("Nothing was removed.")
-            return 1
-        left = [one for one in doomed if not inventory.remove_cache(one.name)]
-    print(f"Removed {len(doomed) - len(left)}.")
-    for one in left:
-        print(f"{_cache_line(one)} stays: a sandbox has it.")
-    return 1 if left else 0
+        meant = [one for caches in named.values() for one in caches] or [one for one in own if not one.in_use]
+        reason = "it belongs to another state directory, which cannot be found and may come back"
+        return _prune(
+            {one.name: _cache_line(one) for one in meant},
+            [] if names else [_stays(_cache_line(one), reason, f"cache prune {_cache_id(one)}") for one in others],
+            inventory.remove_cache, of="package cache", yes=yes, dry_run=dry_run,
+        )  # fmt: skip
 
 
 def _cache_id(cache: CacheInfo) -> str:

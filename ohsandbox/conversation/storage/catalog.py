@@ -24,6 +24,7 @@ from ohsandbox.persistence.layout import AGENTS_NAME, CONTAINER_NOTE_NAME, METAD
 from ohsandbox.private_files import open_regular, write_atomically
 from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.runtime.inventory import Removal
+from ohsandbox.runtime.owners import note_deletion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,6 +142,8 @@ def delete_stored(directory: Path) -> int:
     try:
         with DirectoryLock(directory, name=directory.name):
             directory.rename(root / f"{_DELETED_PREFIX}{directory.name}-{os.urandom(4).hex()}")
+        with contextlib.suppress(OSError):  # without a note `gc` lists what it owned, and does not remove it
+            note_deletion(directory)
         for leftover in root.glob(f"{_DELETED_PREFIX}*"):
             shutil.rmtree(leftover)
     except OSError as error:

@@ -12,7 +12,6 @@ import re
 import secrets
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ohsandbox.errors import ImageUnavailable, SandboxGone, SandboxUnavailable, UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
+from ohsandbox.runtime import owners
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.config.container_config import GIB
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
@@ -35,6 +35,7 @@ from ohsandbox.runtime.results import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from ohsandbox.runtime.docker.config.container_config import ContainerConfig
     from ohsandbox.runtime.docker.container import Container
@@ -67,7 +68,7 @@ def commit_container(
     """Commit the container; it is paused meanwhile (0.1 s for a few files, 0.8 s for 5,000).
 
     Checkpoints over the retention limits are released. The checkpoint includes the services of pod. owner is a
-    directory: once it is gone, the checkpoint may be removed. room returns the bytes that may be written, None if
+    directory: once it was deleted, the checkpoint may be removed. room returns the bytes that may be written, None if
     unknown: the engine also writes the holes of sparse files, so a sandbox that wrote nothing (`truncate -s 16G`) could
     fill the disk.
 
@@ -200,7 +201,8 @@ class CheckpointRecord(BaseModel):
     made_at: float
     """Seconds since the epoch."""
     owner: str | None = None
-    """A directory; the checkpoint may be removed once it is gone. None: the checkpoint stays until it is dropped."""
+    """Name of a directory, see `owners`: the checkpoint may be removed once that was deleted. None: it stays until it
+    is dropped."""
     id: str = ""
     """Image id; empty until the image is created."""
     size_bytes: int = 0
@@ -216,13 +218,22 @@ class CheckpointRecord(BaseModel):
     def is_orphan(self) -> bool:
         """Whether the checkpoint is no longer needed."""
         unfinished = not self.id and time.time() - self.made_at > UNFINISHED_S
-        return unfinished or (self.owner is not None and not Path(self.owner).is_dir())
+        return unfinished or (self.owner is not None and owners.is_deleted(self.owner))
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its owner cannot be found, though nobody deleted it."""
+        return not self.is_orphan and self.owner is not None and not owners.is_there(self.owner)
+
+    def belongs_to(self, owner: Path) -> bool:
+        """Whether this is the directory of its owner."""
+        return self.owner is not None and owners.owner_directory(self.owner).resolve() == owner.resolve()
 
 
 def begin(engine: Engine, *, owner: Path | None, pod: Pod | None = None) -> CheckpointRecord:
     """Write a record for a checkpoint before it is created."""
     tag = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
-    owner_path = None if owner is None else str(owner.absolute())
+    owner_path = None if owner is None else owners.owner_name(owner)
     services = () if pod is None else pod.checkpoint_tags(tag)
     return _write(
         CheckpointRecord(tag=tag, engine=engine.address.url, made_at=time.time(), owner=owner_path, services=services)
@@ -247,11 +258,16 @@ def forget(record: CheckpointRecord) -> None:
 
 def records(engine: Engine) -> list[CheckpointRecord]:
     """Return all records of this engine and state directory, oldest first; damaged ones are skipped."""
+    return [record for record in all_records() if record.engine == engine.address.url]
+
+
+def all_records() -> list[CheckpointRecord]:
+    """Return the records of all engines, as `records` does."""
     pending_records = []
     for path in subdirectory("checkpoints").iterdir():
         with contextlib.suppress(OSError, ValidationError):
             record = CheckpointRecord.model_validate_json(path.read_bytes())
-            if _TAG.fullmatch(path.name) and record.tag == path.name and record.engine == engine.address.url:
+            if _TAG.fullmatch(path.name) and record.tag == path.name:
                 pending_records.append(record)
     return sorted(pending_records, key=lambda record: (record.made_at, record.tag))
 
@@ -303,7 +319,7 @@ def prune(engine: Engine, *, owner: Path | None) -> None:
     """Release checkpoints over the limits: the owner's oldest except its first, then the oldest of all owners."""
     everything = [record for record in records(engine) if record.id]
     if owner is not None:
-        own = [record for record in everything if record.owner == str(owner.absolute())]
+        own = [record for record in everything if record.belongs_to(owner)]
         for record in _over_limits(own[1:], count=MAX_EACH - 1, size_bytes=_MAX_EACH_BYTES):
             release(engine, record)
             everything.remove(record)

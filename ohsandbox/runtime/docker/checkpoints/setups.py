@@ -22,6 +22,7 @@ from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
+from ohsandbox.runtime.owners import note_deletion
 from ohsandbox.runtime.workspace import traces
 from ohsandbox.runtime.workspace.copy_selection import select_files
 from ohsandbox.runtime.workspace.traces import Stamp  # noqa: TC001 - pydantic reads annotations at run time
@@ -104,7 +105,7 @@ class Setup(NamedTuple):
         )
         write_atomically(self.place / _RECORD, record.model_dump_json().encode(), durable=False)
         for one in checkpoint_images.records(engine):
-            if one.owner == str(self.place) and one.id not in {"", made.id}:
+            if one.belongs_to(self.place) and one.id not in {"", made.id}:
                 with contextlib.suppress(SandboxUnavailable):
                     checkpoint_images.release(engine, one)
 
@@ -143,16 +144,17 @@ def _found(engine: Engine, directory: Path) -> str | None:
         record = _Record.model_validate_json((directory / _RECORD).read_bytes())
     except (OSError, ValidationError):
         return None
-    if _is_over(record) or (record.workspace is not None and not traces.are_there(record.workspace, record.traces)):
+    workspace = record.workspace
+    is_changed = workspace is not None and not (Path(workspace).is_dir() and traces.are_there(workspace, record.traces))
+    if _is_old(record) or is_changed:
         return None
     with contextlib.suppress(SandboxUnavailable):  # the checkpoint was pruned, or removed by hand
         return checkpoint_images.require(engine, record.checkpoint)
     return None
 
 
-def _is_over(record: _Record) -> bool:
-    is_gone = record.workspace is not None and not Path(record.workspace).is_dir()
-    return is_gone or not 0 <= time.time() - record.made_at <= MAX_AGE_S
+def _is_old(record: _Record) -> bool:
+    return not 0 <= time.time() - record.made_at <= MAX_AGE_S
 
 
 def _digest(engine: Engine, options: DockerOptions, facts: ImageFacts) -> str:
@@ -177,13 +179,14 @@ def _stamps(source: str, *, everything: bool) -> str:
 
 
 def expire() -> None:
-    """Remove directories of setups that are too old, or whose workspace is gone; their checkpoints become orphans."""
+    """Remove the directories of setups that are too old; what they own may then be removed."""
     for directory in subdirectory("setups").iterdir():
         try:
             record = _Record.model_validate_json((directory / _RECORD).read_bytes())
-            is_over = _is_over(record)
+            is_over = _is_old(record)
         except (OSError, ValidationError):  # its setup is still running, or was killed
             with contextlib.suppress(OSError):
                 is_over = time.time() - directory.stat().st_mtime > checkpoint_images.UNFINISHED_S
         if is_over:
             shutil.rmtree(directory, ignore_errors=True)
+            note_deletion(directory)

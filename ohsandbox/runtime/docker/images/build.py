@@ -192,7 +192,7 @@ def note_pulled(engine: Engine, image: str) -> None:
 
 def note_used(engine: Engine, image: str) -> None:
     """Record that an image is used now, if it is one of ours."""
-    for record, name in _records(engine):
+    for record, name in records(engine):
         if name == image:
             with contextlib.suppress(FileNotFoundError):
                 os.utime(record)
@@ -204,7 +204,7 @@ def trim(engine: Engine, budget_bytes: int, *, keep: Collection[str]) -> set[str
     Layers that an image shares with others do not count, since removing the image does not free them. Images named in
     keep, and images that a container uses, stay. Returns the names of the removed images.
     """
-    if not _records(engine):
+    if not records(engine):
         return set()
     try:
         with engine_errors("measuring images"):
@@ -216,7 +216,7 @@ def trim(engine: Engine, budget_bytes: int, *, keep: Collection[str]) -> set[str
         tag: max(0, int(image.get("Size") or 0) - max(0, int(image.get("SharedSize") or 0)))
         for image in usage.get("Images") or [] for tag in image.get("RepoTags") or []
     }  # fmt: skip
-    ours = [(record, name) for record, name in _records(engine) if _tagged(name) in own_bytes]
+    ours = [(record, name) for record, name in records(engine) if _tagged(name) in own_bytes]
     total, gone = sum(own_bytes[_tagged(name)] for _, name in ours), set[str]()
     for record, name in sorted(ours, key=lambda pair: pair[0].stat().st_mtime):
         if total <= budget_bytes:
@@ -246,7 +246,7 @@ def _pull_record(image: str) -> Path:
     return subdirectory("pulled") / hashlib.sha256(image.encode()).hexdigest()[:DIGEST_CHARS]
 
 
-def _records(engine: Engine) -> list[tuple[Path, str]]:
+def records(engine: Engine) -> list[tuple[Path, str]]:
     """Return the records of the images of this engine that we built or pulled, each with the image's name."""
     pairs = []
     for record in (*subdirectory("builds").iterdir(), *subdirectory("pulled").iterdir()):

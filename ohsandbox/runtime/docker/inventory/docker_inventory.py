@@ -8,10 +8,10 @@ import time
 from collections import deque
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime import owners
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images, setups
 from ohsandbox.runtime.docker.container import force_remove
 from ohsandbox.runtime.docker.engine import connection as engines
@@ -34,7 +34,8 @@ from ohsandbox.runtime.docker.services import service_inventory
 from ohsandbox.runtime.inventory import CacheInfo, GcResult, Inventory, Removal, SandboxInfo, ServiceInfo, removal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from ohsandbox.runtime.docker.engine.connection import Engine
     from ohsandbox.runtime.docker.ownership.lease import LeaseRecord
@@ -132,10 +133,11 @@ class DockerInventory(Inventory):
         done += [one for lease_id in before if lease_id not in present for one in _forget(engine, lease_id)]
         done += remove_shared(engine, {one.id for one in dead if one.engine == engine.address.url})
         setups.expire()
-        why = "its conversation, or what it was set up for, is gone"
+        why = "its conversation, or its setup, was deleted"
         for record in checkpoint_images.records(engine):
             if record.is_orphan:
                 done += removal(record.name, record.id, why, partial(checkpoint_images.release, engine, record))
+        owners.keep_notes_of(record.owner for record in checkpoint_images.all_records() if record.owner)
         done += build.collect(engine)
         done += caches.collect(engine)
         if not keep_networks:
@@ -165,9 +167,9 @@ class DockerInventory(Inventory):
 
     def release_checkpoints(self, owner: Path) -> Removal:
         """Remove the owner's tags; the last tag removes the image, unless a container uses it."""
-        place, done = owner.resolve(), Removal()
+        done = Removal()
         for record in checkpoint_images.records(self._engine):
-            if record.owner is None or Path(record.owner).resolve() != place:
+            if not record.belongs_to(owner):
                 continue
             try:
                 is_released = checkpoint_images.release(self._engine, record)
@@ -181,6 +183,11 @@ class DockerInventory(Inventory):
     def orphaned_checkpoints(self) -> list[str]:
         """See `Inventory.orphaned_checkpoints`."""
         return [record.name for record in checkpoint_images.records(self._engine) if record.is_orphan]
+
+    def lost_checkpoints(self) -> list[StoredImage]:
+        """See `Inventory.lost_checkpoints`."""
+        lost = [record for record in checkpoint_images.records(self._engine) if record.is_lost]
+        return [shipped_images.of_record(record) for record in lost]
 
     def unused_images(self) -> list[str]:
         """See `Inventory.unused_images`."""
@@ -214,9 +221,9 @@ class DockerInventory(Inventory):
         """See `Inventory.list_made_images`."""
         return shipped_images.list_made(self._engine)
 
-    def prune_images(self) -> Iterator[GcResult]:
-        """See `Inventory.prune_images`."""
-        return shipped_images.prune(self._engine)
+    def remove_image(self, name: str) -> bool:
+        """See `Inventory.remove_image`."""
+        return shipped_images.remove(self._engine, name)
 
     def list_images(self) -> list[str]:
         """See `Inventory.list_images`."""

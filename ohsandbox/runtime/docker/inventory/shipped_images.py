@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import UsageError
+from ohsandbox.runtime import owners
 from ohsandbox.runtime.build_options import Build, resolved_build
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import build
 from ohsandbox.runtime.docker.network import open_network
-from ohsandbox.runtime.inventory import SHIPPED_IMAGES, StoredImage, removal
+from ohsandbox.runtime.inventory import SHIPPED_IMAGES, StoredImage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
+    from ohsandbox.runtime.docker.checkpoints.checkpoint_images import CheckpointRecord
     from ohsandbox.runtime.docker.engine.connection import Engine
-    from ohsandbox.runtime.inventory import GcResult, ImageKind
+    from ohsandbox.runtime.inventory import ImageKind
     from ohsandbox.runtime.results import PullProgress
 
+_OF_OTHERS = "another user or state directory made it"
 _IN_WHEEL = Path(__file__).parents[1] / "shipped"
 _IN_REPOSITORY = Path(__file__).parents[4] / "images"
 _SECRETS = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
@@ -73,23 +75,64 @@ def list_made(engine: Engine) -> list[StoredImage]:
     """Return all images that ohsandbox made in this engine, for any user, the newest first."""
     with engine_errors("listing the images"):
         used = {str(container["ImageID"]) for container in engine.api.containers(all=True)}
+        records = {record.name: record for record in checkpoint_images.records(engine)}
+        own = {name for _, name in build.records(engine)}
         images = [made_image for image in engine.api.images() for made_image in _made(image, used)]
+    images = [_with_claims(image, own, records) for image in images]
     return sorted(images, key=lambda made_image: made_image.created_at, reverse=True)
 
 
-def prune(engine: Engine) -> Iterator[GcResult]:
-    """Remove images that we built and that no container uses.
+def _with_claims(image: StoredImage, own: set[str], records: Mapping[str, CheckpointRecord]) -> StoredImage:
+    match image.kind:
+        case "checkpoint":
+            needed, stays = _claims_of(records.get(image.name))
+            return image._replace(needed=needed, stays=stays)
+        case "built" if image.name not in own:
+            return image._replace(stays=_OF_OTHERS)
+        case "network":
+            return image._replace(stays="all open networks of the engine share it")
+        case "shipped":
+            return image._replace(stays="`images build` made it")
+    return image
 
-    Checkpoints belong to conversations, and are removed with them; shipped images stay.
+
+def of_record(record: CheckpointRecord) -> StoredImage:
+    """Return a checkpoint as its record describes it."""
+    made_at = datetime.fromtimestamp(record.made_at, UTC)
+    return StoredImage(record.name, "checkpoint", record.size_bytes, made_at, False, *_claims_of(record))  # noqa: FBT003
+
+
+def _claims_of(record: CheckpointRecord | None) -> tuple[str, str]:
+    """Return what a checkpoint is needed for, and why it is removed only by its name."""
+    if record is None:
+        return "", _OF_OTHERS
+    if record.owner is None:
+        return "", "nobody owns it"
+    if record.is_orphan:
+        return "", ""
+    place = str(owners.owner_directory(record.owner))
+    return ("", f"its owner {place!r} cannot be found") if record.is_lost else (f"{place!r} goes back to it", "")
+
+
+def remove(engine: Engine, name: str) -> bool:
+    """Remove an image that we made; return False if a container uses it.
+
+    Raises:
+        UsageError: there is no such image of ours, or it is needed.
     """
-    for image in list_made(engine):
-        if not image.in_use and image.kind in {"built", "network"}:
-            yield from removal(image.name, "", "no container uses it", partial(_remove, engine, image.name))
-
-
-def _remove(engine: Engine, name: str) -> None:
+    image = next((one for one in list_made(engine) if one.name == name), None)
+    if image is None:
+        raise UsageError(f"{name!r} is not an image of ohsandbox. Choose one that `ohsandbox images list` shows.")
+    if image.needed:
+        raise UsageError(f"{name!r} stays: {image.needed}. Delete that with `ohsandbox conversations delete`.")
+    if image.in_use:
+        return False
+    for record in checkpoint_images.records(engine):
+        if record.name == name:
+            return checkpoint_images.release(engine, record)
     with engine_errors(f"removing image {name}"):
         engine.api.remove_image(name)
+    return True
 
 
 def _made(image: dict[str, Any], used: set[str]) -> Iterator[StoredImage]:

@@ -127,16 +127,14 @@ class _State(NamedTuple):
         return cls(os.getuid(), socket.gethostname(), str(subdirectory("caches").parent.resolve()), _digest(_key()))
 
     @property
-    def is_gone(self) -> bool:
-        """Whether the state directory was this user's on this machine, and no longer exists or was recreated."""
+    def is_lost(self) -> bool:
+        """Whether the state directory was this user's on this machine, and cannot be found or was recreated."""
         if (self.uid, self.host) != (os.getuid(), socket.gethostname()):
             return False
         try:
             return _digest((Path(self.home) / "caches" / _KEY_NAME).read_bytes()) != self.key
-        except (FileNotFoundError, NotADirectoryError):
-            return True
         except OSError:
-            return False
+            return True
 
 
 def _digest(key: bytes) -> str:
@@ -235,14 +233,14 @@ def _records(engine: Engine) -> Iterator[tuple[CacheRecord, float]]:
 
 
 def _orphans(engine: Engine) -> dict[str, _State]:
-    """Return the volumes whose state directory, one of this user's, is gone, so that no record of them is left."""
+    """Return the volumes whose state directory, one of this user's, cannot be found."""
     with engine_errors("listing the package caches"):
         listed = engine.api.volumes(filters={"label": _STATE_LABEL}).get("Volumes") or []
     states = {}
     for one in listed:
         with contextlib.suppress(ValueError, TypeError):
             state = _State(*json.loads((one.get("Labels") or {})[_STATE_LABEL]))
-            if state.is_gone and str(one["Name"]).startswith(_PREFIX):
+            if state.is_lost and str(one["Name"]).startswith(_PREFIX):
                 states[str(one["Name"])] = state
     return states
 
@@ -258,10 +256,10 @@ def infos(engine: Engine) -> list[CacheInfo]:
 
 
 def orphan_infos(engine: Engine) -> list[CacheInfo]:
-    """Return the caches whose state directory is gone, as their labels describe them."""
+    """Return the caches whose state directory cannot be found, as their labels describe them."""
     orphans = _orphans(engine)
     return [
-        _info(one, f"state directory {orphans[one['Name']].home!r}, gone", datetime.fromisoformat(one["CreatedAt"]))
+        _info(one, f"state directory {orphans[one['Name']].home!r}", datetime.fromisoformat(one["CreatedAt"]))
         for one in _measured(engine, orphans)
     ]
 
@@ -308,9 +306,7 @@ def unused(engine: Engine) -> list[tuple[str, str]]:
     now = time.time()
     found = []
     for record, used_at in _records(engine):
-        if record.is_project and not Path(record.scope).is_dir():
-            found.append((record.volume, f"its directory {record.scope!r} is gone"))
-        elif now - used_at > UNUSED_S:
+        if now - used_at > UNUSED_S:
             found.append((record.volume, f"no sandbox had it for {UNUSED_S / 86400:.0f} days"))
     return found
 

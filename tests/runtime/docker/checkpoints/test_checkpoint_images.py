@@ -9,6 +9,7 @@ import pytest
 
 from ohsandbox import CLIRuntime, DockerRuntime
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
+from ohsandbox.runtime import owners
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 
@@ -140,12 +141,18 @@ def _orphans(engine: Engine) -> list[str]:
     return [record.id for record in checkpoint_images.records(engine) if record.is_orphan]
 
 
-def test_gc_removes_the_checkpoints_of_a_conversation_that_is_gone(engine: Engine, owner: Path) -> None:
+def _delete(owner: Path) -> None:
+    """Delete a conversation's directory, as a command that says so does."""
+    shutil.rmtree(owner)
+    owners.note_deletion(owner)
+
+
+def test_gc_removes_the_checkpoints_of_a_conversation_that_was_deleted(engine: Engine, owner: Path) -> None:
     with DockerRuntime(BUSYBOX) as runtime:
         doomed = runtime.checkpoint("a", owner=owner)
         kept_one = runtime.checkpoint("b")
         assert _orphans(engine) == []
-        shutil.rmtree(owner)
+        _delete(owner)
         assert _orphans(engine) == [doomed.id]
         reaped = [one for one in DockerInventory(engine).collect_garbage() if one.id == doomed.id]
     assert [one.outcome for one in reaped] == ["removed"]
@@ -154,15 +161,69 @@ def test_gc_removes_the_checkpoints_of_a_conversation_that_is_gone(engine: Engin
     assert [record.id for record in checkpoint_images.records(engine)] == [kept_one.id]
 
 
+@pytest.mark.parametrize("how", ["moved", "a dangling link", "a file in its place"])
+def test_gc_keeps_and_lists_the_checkpoints_of_a_conversation_that_cannot_be_found(
+    engine: Engine, owner: Path, how: str
+) -> None:
+    with DockerRuntime(BUSYBOX) as runtime:
+        kept = runtime.checkpoint("a", owner=owner)
+    away = owner.with_name("away")
+    owner.rename(away)
+    if how == "a dangling link":
+        owner.symlink_to("nowhere")
+    elif how == "a file in its place":
+        owner.touch()
+    inventory = DockerInventory(engine)
+    assert not [one for one in inventory.collect_garbage() if one.id == kept.id]
+    [lost] = inventory.lost_checkpoints()
+    assert f"its owner {str(owner)!r} cannot be found" in lost.stays
+    assert _is_there(engine, kept.id)
+    if how != "moved":
+        owner.unlink()
+    away.rename(owner)
+    assert inventory.lost_checkpoints() == []
+    owner.rename(away)
+    assert inventory.remove_image(lost.name)
+    assert not _is_there(engine, kept.id)
+
+
+def test_a_state_directory_that_moves_takes_its_checkpoints_along(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = tmp_path / "state" / "conversations" / "one"
+    conversation.mkdir(parents=True)
+    with DockerRuntime(BUSYBOX) as runtime:
+        kept = runtime.checkpoint("a", owner=conversation)
+    (tmp_path / "state").rename(tmp_path / "moved")
+    monkeypatch.setenv("OHSANDBOX_HOME", str(tmp_path / "moved"))
+    inventory = DockerInventory(engine)
+    inventory.collect_garbage()
+    assert inventory.lost_checkpoints() == []
+    assert inventory.release_checkpoints(tmp_path / "moved" / "conversations" / "one").removed
+    assert not _is_there(engine, kept.id)
+
+
+def test_a_deletion_that_was_undone_from_a_backup_is_none(engine: Engine, owner: Path) -> None:
+    record = checkpoint_images.begin(engine, owner=owner)
+    _delete(owner)
+    assert record.is_orphan
+    owner.mkdir()
+    DockerInventory(engine).collect_garbage()
+    owner.rename(owner.with_name("away"))
+    assert not record.is_orphan
+    assert record.is_lost
+    checkpoint_images.forget(record)
+
+
 def test_a_checkpoint_stays_as_long_as_one_of_its_owners(engine: Engine, owner: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with DockerRuntime(BUSYBOX) as runtime:
         made = runtime.checkpoint("a", owner=owner)
     checkpoint_images.also_for(engine, made.id, owner=tmp_path / "other")
-    shutil.rmtree(owner)
+    _delete(owner)
     DockerInventory(engine).collect_garbage()
     assert _is_there(engine, made.id)
-    shutil.rmtree(tmp_path / "other")
+    _delete(tmp_path / "other")
     DockerInventory(engine).collect_garbage()
     assert not _is_there(engine, made.id)
 
@@ -171,7 +232,7 @@ def test_a_checkpoint_that_a_container_stands_on_goes_with_a_later_gc(engine: En
     with DockerRuntime(BUSYBOX) as runtime:
         made = runtime.checkpoint("a", owner=owner)
         runtime.restore(made)
-        shutil.rmtree(owner)
+        _delete(owner)
         assert [one.id for one in DockerInventory(engine).collect_garbage() if one.id == made.id] == []
         assert runtime.run(["true"]).exit_code == 0
     DockerInventory(engine).collect_garbage()
@@ -184,7 +245,7 @@ def test_an_image_without_a_record_is_not_ours_whatever_its_labels(engine: Engin
         made = runtime.checkpoint("a", owner=owner)
     (record,) = checkpoint_images.records(engine)
     checkpoint_images.forget(record)
-    shutil.rmtree(owner)
+    _delete(owner)
     DockerInventory(engine).collect_garbage()
     assert _is_there(engine, made.id)
     checkpoint_images.drop(engine, made.id)

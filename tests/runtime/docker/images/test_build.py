@@ -415,7 +415,7 @@ def test_images_of_ours_are_kept_under_a_budget_the_least_recently_used_goes(
     names = []
     for age, which in enumerate("abc"):
         names.append(builds.ensure(engine, resolved_build(context(LAYER.format(which)))))
-        [record] = [path for path, name in builds._records(engine) if name == names[-1]]
+        [record] = [path for path, name in builds.records(engine) if name == names[-1]]
         os.utime(record, (1000.0 + age, 1000.0 + age))
     builds.note_used(engine, names[0])
     assert builds.trim(engine, 14 * 1024**2, keep=()) == set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -200,8 +201,11 @@ def test_what_one_sandbox_leaves_is_the_next_ones_and_nobody_elses_and_is_follow
             assert seen.endswith(f"\n{variable}\n")
     with DockerInventory() as inventory:
         inventory.drop_checkpoint(checkpoint.id)
-        one.rmdir()
-        assert inventory.unused_caches().count(kept.name) == 1
+        one.rename(one.with_name("unmounted"))
+        assert inventory.unused_caches() == []
+        long_ago = time.time() - caches.UNUSED_S - 1
+        os.utime(caches._path(kept.name), (long_ago, long_ago))
+        assert inventory.unused_caches() == [kept.name]
         assert kept.name in {result.name for result in inventory.collect_garbage() if result.outcome == "removed"}
     assert kept.name not in {str(one["Name"]) for one in engine.api.volumes().get("Volumes") or []}
 
