@@ -21,5 +21,5 @@ exec 9<>"$OHSANDBOX_TTY"
 if command -v bash >/dev/null; then
   exec bash --noprofile --norc --noediting -i <"$1/in" >/dev/null 2>&1
 fi
-# zsh would edit lines on the terminal instead of reading the FIFO
-exec sh ${ZSH_VERSION:++o zle +o promptsp +o promptcr} -i <"$1/in" >/dev/null 2>&1
+# by what name ever: bash and zsh would edit lines, which a Tab in a command completes, zsh on the terminal, too
+exec sh ${BASH_VERSION:+--noprofile --norc --noediting} ${ZSH_VERSION:++o zle +o promptsp +o promptcr} -i <"$1/in" >/dev/null 2>&1
