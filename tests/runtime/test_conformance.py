@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 IMAGES = ("debian", "nonroot", "busybox", "hostile")
-SHELLS = tuple(f"shell-{name}" for name in ("dash", "bash", "mksh", "ksh93", "yash", "zsh", "busybox-1.35"))
-"""Images of `images/base/build shells`, whose /bin/sh is that shell and which have no other."""
-IN_DOCKER = (*IMAGES, *SHELLS, "podman")
+SHELLS = ("shell-dash", "shell-bash", "shell-busybox-1.35")
+"""Images of `images/base/build shells`, whose only shell is one that public images have as /bin/sh."""
+RARE_SHELLS = ("shell-mksh", "shell-ksh93", "shell-yash", "shell-zsh")
+"""The same, of shells that hardly an image has as its only one."""
+IN_DOCKER = (*IMAGES, *SHELLS, *RARE_SHELLS, "podman")
 KNOWN_FAILURES: dict[tuple[str, str], str] = {
     ("busybox", "a_program_inherits_no_descriptor_of_ours"): "ash leaves its saved descriptors, 10 and up, to children",
 }
@@ -68,7 +70,12 @@ OF_AN_IMAGE = (run, sessions, shell_state, files, trees, tools, ports)
 """Themes in which the settings of an image have a part, where its shell and programs are Debian's as well."""
 
 OF_A_SHELL = (run, sessions, shell_interactive, shell_output, shell_recovery, shell_state)
-"""Themes that each shell which can be a /bin/sh is asked: the others have no part of the shell's own."""
+"""Themes that a shell has a part in: the others are the engine's and the programs'."""
+
+OF_A_COMMON_SHELL = (sessions, shell_state)
+"""Where dash was asked the rest. OHSANDBOX_CONFORMANCE=all asks each shell `OF_A_SHELL`."""
+
+OF_A_RARE_SHELL = (shell_state,)
 
 OF_ITS_OWN = (run, sessions)
 """Of `FakeRuntime`, which is `CLIRuntime` but for its start and its end."""
@@ -79,15 +86,24 @@ PARTS: dict[str, tuple[ModuleType, ...]] = {
     "ssh": OF_A_CONNECTION,
     "podman": OF_AN_ENGINE,
     "hostile": OF_AN_IMAGE,
-    **dict.fromkeys(SHELLS, OF_A_SHELL),
+    **dict.fromkeys(SHELLS, OF_A_COMMON_SHELL),
+    **dict.fromkeys(RARE_SHELLS, OF_A_RARE_SHELL),
+    "shell-dash": OF_A_SHELL,
 }
 """Flavours that are asked a part of the cases: the rest is the code and the image of another flavour."""
+
+
+def _themes(name: str) -> tuple[ModuleType, ...]:
+    if WHOLE:
+        return OF_A_SHELL if name in (*SHELLS, *RARE_SHELLS) else THEMES
+    return PARTS.get(name, THEMES)
+
 
 FLAVOURED = [
     pytest.param(name, case, marks=_marks(name, case), id=f"{name}-{case.name}")
     for name in ("fake", "descriptorless", "cli", "ssh", *IN_DOCKER)
     for case in CASES
-    if any(hasattr(theme, case.name) for theme in (THEMES if WHOLE else PARTS.get(name, THEMES)))
+    if any(hasattr(theme, case.name) for theme in _themes(name))
 ]
 
 

@@ -191,7 +191,7 @@ def a_missing_program_is_127_and_not_started(runtime: Runtime) -> None:
     for name in ("no-such-program", "/no/such", "./no-such"):
         result = runtime.run([name, "x"])
         assert (result.exit_code, result.not_started, result.stdout) == (127, True, b"")
-        assert name.encode() in result.stderr
+        assert name.removeprefix(".").encode() in result.stderr  # bash makes a path of it
         for wording in (b"exec", b"line ", b"ohs", b"sh:", b"OCI", b"docker"):
             assert wording not in result.stderr
 
