@@ -289,7 +289,6 @@ class _Listener(_Forwarder):
 
     async def refuse(self, near: _End) -> None:
         """Answer a client that speaks HTTP; other connections are only reset."""
-        near.begin()
         with contextlib.suppress(OSError, TimeoutError):
             if _HTTP_REQUEST.match(await asyncio.wait_for(near.first, FIRST_BYTES_S)):
                 page = f"Nothing listens on port {self.port} of the sandbox yet. This page loads again by itself.\n"
@@ -324,55 +323,68 @@ class _End(asyncio.Protocol):
     """One end of a carried connection: it writes received data, and its end, to the other end."""
 
     def __init__(self, other: _End | None = None) -> None:
-        """Create an end. other is the accepted end; an end without another one does not read."""
+        """Create an end. other is the accepted end; an accepted one passes on what it receives from `begin` on."""
         self.transport: asyncio.Transport | None = None
         self.when_made: Callable[[], object] = lambda: None
         self.count = 0
         """Number of bytes received and written to the other end."""
         self.first: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        """The first bytes received while the other end is not connected."""
+        """The first bytes received before `begin`."""
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._other = other
-        self._has_ended = self._is_lost = False
+        self._early: bytearray | None = bytearray() if other is None else None
+        """Bytes received before `begin`."""
+        self._has_ended = self._is_lost = self._other_is_full = False
         if other is not None:
             other._other = self  # noqa: SLF001 - its like
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a stream
         self.transport = transport
-        if self._other is None:
-            transport.pause_reading()
         self.when_made()
 
     def data_received(self, data: bytes) -> None:
-        if self._other is None or self._other.transport is None:  # see `_Listener.refuse`
-            if not self.first.done():
-                self.first.set_result(data)
+        if self._early is None:
+            self._pass_on(data)
             return
-        self.count += len(data)
-        self._other.transport.write(data)
+        self._early += data
+        if self.transport is not None:  # not in connection_made: Python 3.11.2 starts to read after it all the same
+            self.transport.pause_reading()
+        if not self.first.done():
+            self.first.set_result(data)
 
     def eof_received(self) -> bool:
         self._has_ended = True
+        if self._early is None:
+            self._pass_end_on()
+        return True
+
+    def _pass_on(self, data: bytes | bytearray) -> None:
+        if self._other is not None and self._other.transport is not None:
+            self.count += len(data)
+            self._other.transport.write(data)
+
+    def _pass_end_on(self) -> None:
         if self._other is None or self._other.transport is None:
-            return False
+            return
         try:
             self._other.transport.write_eof()
         except OSError:  # it was reset, which is not noticed while nothing is read from it
             self._other.abort()
             self.abort()
-        if self._other._has_ended:  # noqa: SLF001 - its like
+        if self._other._has_ended and self._other._early is None:  # noqa: SLF001 - its like
             self.close()
             self._other.close()
-        return True
 
     def pause_writing(self) -> None:
         if self._other is not None and self._other.transport is not None:
+            self._other._other_is_full = True  # noqa: SLF001 - its like
             self._other.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._other is not None:
-            self._other.begin()
+        if self._other is not None and self._other.transport is not None:
+            self._other._other_is_full = False  # noqa: SLF001 - its like
+            self._other.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
@@ -387,8 +399,16 @@ class _End(asyncio.Protocol):
             self._other.abort() if exc else self._other.close()
 
     def begin(self) -> None:
-        """Start reading."""
-        if self.transport is not None:
+        """Pass on what was received so far, and from now on what is received."""
+        early, self._early = self._early, None
+        if early:
+            self._pass_on(early)
+        if self._is_lost:
+            if self._other is not None:
+                self._other.close()
+        elif self._has_ended:
+            self._pass_end_on()
+        elif self.transport is not None and not self._other_is_full:
             self.transport.resume_reading()
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -17,11 +18,14 @@ import pytest
 
 from ohsandbox.errors import UsageError
 from ohsandbox.network.loop import get_loop
+from ohsandbox.network.tunnel.ports import _End
 from ohsandbox.runtime import Runtime
 from ohsandbox.testing import FakeRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from typing_extensions import Buffer
 
     from ohsandbox.network.tunnel.ports import PortConnection
 
@@ -99,6 +103,55 @@ def test_a_server_that_ends_after_its_client_was_reset_unseen_is_reset_too(
             with pytest.raises(ConnectionResetError):
                 list(iter(lambda: inside.recv(1 << 20), b""))
     assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+class TransportThatReadsWhilePaused(asyncio.Transport):
+    """Delivers all that it is given, paused or not, as Python 3.11.2 does after a pause in `connection_made`."""
+
+    def __init__(self, protocol: asyncio.Protocol, received: bytes = b"", *, ends: bool = False) -> None:
+        super().__init__()
+        self.written, self.has_ended = b"", False
+        protocol.connection_made(self)
+        for byte in received:
+            protocol.data_received(bytes([byte]))
+        if ends:
+            protocol.eof_received()
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def write(self, data: Buffer) -> None:
+        self.written += bytes(data)
+
+    def write_eof(self) -> None:
+        self.has_ended = True
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["goes on", "ends"])
+async def test_what_a_client_sends_before_the_sandbox_has_connected_arrives(*, ends: bool) -> None:
+    near = _End()
+    TransportThatReadsWhilePaused(near, b"first", ends=ends)
+    far = _End(near)
+    inside = TransportThatReadsWhilePaused(far)
+    near.begin()
+    if not ends:
+        near.data_received(b" second")
+    assert (inside.written, inside.has_ended) == (b"first" if ends else b"first second", ends)
+
+
+async def test_a_server_that_has_ended_before_the_client_is_passed_on_still_receives_what_it_sent() -> None:
+    near = _End()
+    TransportThatReadsWhilePaused(near, b"request", ends=True)
+    far = _End(near)
+    inside = TransportThatReadsWhilePaused(far, ends=True)
+    near.begin()
+    assert inside.written == b"request"
 
 
 def test_both_loopback_addresses_lead_there_and_close_together(sandbox: Sandbox, nobody: int) -> None:
