@@ -37,6 +37,17 @@ _PACKAGES = frozenset({"node_modules", ".venv", "venv", ".tox", ".nox", "site-pa
 _INTERPRETERS = re.compile(r"(?:ba|da|z|k)?sh|\.|source|(?:python|pypy|node|perl|ruby|php|deno|bun|lua)[0-9.]*|pwsh")
 _WRAPPERS = frozenset({"exec", "env", "command", "nice", "time", "sudo", "!", "if", "then", "else", "do", "while", "{"})
 _WORD = re.compile(r"[^\s'\"=;|&()<>`$]+")
+_TOP = re.compile(
+    r"\$\(\s*(?:git rev-parse --show-toplevel|pwd)\s*\)|`\s*(?:git rev-parse --show-toplevel|pwd)\s*`"
+    r"|\$(?:PWD|GIT_WORK_TREE)\b|\$\{(?:PWD|GIT_WORK_TREE)\}"
+)
+"""What a shell replaces by the top of the working tree, where git runs programs."""
+_VARIABLE = re.compile(r"\$\w+|\$\{[^{}]*\}")
+_UPWARD = re.compile(r"\A(?:\.{0,2}/)+")
+_OPERAND = re.compile(r"\s-\S+\s+([^\s'\"=;|&()<>`$]+)|\s-[A-Za-z]([^\s'\"=;|&()<>`$]+)")
+"""A word that an option takes: `ssh -F config`, `sed -fscript`."""
+_MAX_BASES = 20
+"""Directories named by a command or a script (`cd scripts && ./x`) to which its words are taken as relative."""
 _MODULE = re.compile(r"\s-m\s*([A-Za-z_][\w.]*)")
 _NO_PATH = re.compile(r"[-$%*?{}`]|.*[$%*?`\n]|[A-Za-z][\w+.-]*:")
 """Options, patterns, placeholders and URLs: words that are no paths as they stand."""
@@ -149,7 +160,7 @@ class _Names:
         if setting.key in {"include.path", "includeif.path"}:
             self.add_value(kind, name, setting.value, [directory])
         elif setting.key.startswith("alias.") and not setting.value.startswith("!"):
-            return  # options and a command of git
+            self._add_existing(setting.value, f"{name} = {setting.value}", trees, executable=True)  # rebase -x tools/x
         elif setting.key.startswith("url."):
             self.add_value(kind, name, setting.subsection.partition("ext::")[2], trees)
         elif kind is Names.NOTHING and setting.value.startswith("ext::"):  # gitremote-ext(1)
@@ -176,14 +187,14 @@ class _Names:
                 below = self._below(path.removesuffix("/_"), holds_workspace=name != "core.hookspath")
                 self.paths += [NamedPath(inner, kind, reason) for inner in below]
             return
-        programs = set(command_programs(value)) if kind is Names.COMMAND else set()
-        words = {value, *(word.lstrip("!") for word in _WORD.findall(value))}  # the value: a name may hold blanks
-        if kind is Names.COMMAND:
-            words = {word for word in words if "/" in word}  # others are found on PATH
-        for word in sorted(programs | words):
+        command = _TOP.sub(".", value)
+        for word in sorted(set(command_programs(command)) if kind is Names.COMMAND else ()):
             for path in _absolute(word, trees):
-                if word in programs or os.path.isfile(path):
-                    self.paths += [NamedPath(inner, Names.COMMAND, reason) for inner in self._below(path) if inner]
+                self.paths += [NamedPath(inner, Names.COMMAND, reason) for inner in self._below(path) if inner]
+        for path in _absolute(value, trees):  # a name may hold blanks
+            if os.path.isfile(path):
+                self.paths += [NamedPath(inner, Names.COMMAND, reason) for inner in self._below(path) if inner]
+        self._add_existing(value, reason, trees)
         self._add_modules(value, reason, trees)
 
     def add_hooks(self, directory: str, trees: Iterable[str]) -> None:
@@ -199,12 +210,33 @@ class _Names:
             if os.path.islink(hook):
                 self.paths += [NamedPath(path, Names.COMMAND, reason) for path in self._below(hook) if path]
             text = _read(hook)
-            if text.startswith("#!"):
+            if "\0" not in text:  # git passes what has no "#!" to a shell
                 self._add_modules(text, reason, trees)
-                for word in set(_WORD.findall(text)):
-                    for path in _absolute(word, trees):
-                        if os.path.isfile(path) and os.access(path, os.X_OK):
-                            self.paths += [NamedPath(one, Names.COMMAND, reason) for one in self._below(path) if one]
+                self._add_existing(text, reason, trees, executable=True)
+
+    def _add_existing(self, text: str, reason: str, trees: Iterable[str], *, executable: bool = False) -> None:
+        """Add the files that a command or a script names, as far as they exist.
+
+        A word may be relative to a directory that the text names (`cd scripts && ./x`), or stand behind what only a
+        shell knows (`"$DIR"/../scripts/x`). Of a script, whose words are of any kind, only executable files count and
+        those that it gives to an interpreter.
+        """
+        text, trees = _TOP.sub(".", text.removeprefix("#!")), list(trees)
+        scripts = {word for line in text.splitlines() for word in command_programs(line)}
+        words = set(_WORD.findall(_VARIABLE.sub("", text)))
+        operands = {"".join(pair) for pair in _OPERAND.findall(text)}
+        bases = [
+            place
+            for word in sorted(words)
+            for place in _absolute(_UPWARD.sub("", word, count=1), trees)
+            if os.path.isdir(place) and self._below(place)
+        ]
+        names = scripts | words if executable else scripts | operands | {word for word in words if {*"/."} & {*word}}
+        for word in names:
+            for name in {word, _UPWARD.sub("", word, count=1)}:
+                for path in _absolute(name, [*trees, *bases[:_MAX_BASES]]):
+                    if os.path.isfile(path) and (not executable or word in scripts or os.access(path, os.X_OK)):
+                        self.paths += [NamedPath(inner, Names.COMMAND, reason) for inner in self._below(path) if inner]
 
     def _add_modules(self, text: str, reason: str, trees: Iterable[str]) -> None:
         """Add the files by which a tree would provide a module that `python -m` runs: it looks there first."""

@@ -65,6 +65,66 @@ def test_a_setting_of_the_repository_names_paths_below_its_top(
     assert named(workspace, repository) == expected
 
 
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ('"$(git rev-parse --show-toplevel)/tools/x" %f', {"tools/x"}),
+        ('"$(git rev-parse --show-toplevel)/tools/new"', {"tools/new"}),
+        ("$PWD/tools/x", {"tools/x"}),
+        ('T=$(dirname "$0")/..; "$T/tools/x"', {"tools/x"}),
+        ("cd tools && sh x", {"tools/x", "x"}),
+        ("sed -f script", {"script"}),
+        ("ssh -Fscript", {"script"}),
+        ("uv run run.py", {"run.py"}),
+        ("vim -u none", set()),
+        ("$HOME/new", set()),
+    ],
+)
+def test_a_command_names_files_by_what_its_shell_makes_of_it(
+    workspace: Path, command: str, expected: set[str]
+) -> None:
+    for name in ("tools/x", "script", "run.py"):
+        (workspace / name).parent.mkdir(exist_ok=True)
+        (workspace / name).touch()
+    value = command.replace('"', '\\"')
+    (workspace / ".git").mkdir()
+    (workspace / ".git" / "config").write_text(f'[filter "x"]\nclean = "{value}"\n')
+    found = named_paths(str(workspace), git_programs.repositories(str(workspace), [".git"], {}))
+    assert {name.path for name in found} == expected
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        "scripts/x\n",
+        "#!scripts/x\n",
+        '#!/bin/sh\n"$(git rev-parse --show-toplevel)/scripts/x"\n',
+        '#!/bin/sh\nROOT=$(dirname "$0")/../..\nexec $ROOT/scripts/x\n',
+        "#!/bin/sh\ncd scripts && ./x\n",
+    ],
+)
+def test_a_hook_names_programs_by_what_its_shell_makes_of_it(workspace: Path, hook: str) -> None:
+    (workspace / "scripts").mkdir()
+    (workspace / "scripts" / "x").touch(0o755)
+    (workspace / "plain").touch()
+    (workspace / ".git" / "hooks").mkdir(parents=True)
+    (workspace / ".git" / "hooks" / "pre-commit").write_text(f"{hook}# see plain\n")
+    found = named_paths(str(workspace), git_programs.repositories(str(workspace), [".git"], {}))
+    assert {name.path for name in found} == {"scripts/x"}
+
+
+def test_a_script_that_a_hook_gives_to_an_interpreter_need_not_be_executable(workspace: Path) -> None:
+    (workspace / "check.py").touch(0o644)
+    (workspace.parent / ".git" / "hooks" / "pre-commit").write_text("#!/bin/sh\nexec python3 workspace/check.py\n")
+    assert named(workspace) == {"check.py": Names.COMMAND}
+
+
+def test_an_alias_of_a_git_command_names_the_executables_that_it_runs(workspace: Path) -> None:
+    (workspace / "x").touch(0o755)
+    (workspace / "plain").touch(0o644)
+    assert named(workspace, "[alias]\nr = rebase -x workspace/x\na = add workspace/plain\n") == {"x": Names.COMMAND}
+
+
 def test_the_settings_of_the_person_count_with_all_that_they_include(workspace: Path, tmp_path: Path) -> None:
     (tmp_path / "home" / "more").write_text("[include]\npath = " + f"{workspace}/w\n")
     (tmp_path / "home" / "other").write_text("[core]\nhooksPath = workspace/h\n")

@@ -523,6 +523,8 @@ class Planted(NamedTuple):
 
 
 CLEAN = "echo '* filter=x' > .gitattributes; echo b > b"
+TOOL = "mkdir tools; install /dev/null tools/clean"
+TOP = '"$(git rev-parse --show-toplevel)"'
 PROGRAM = f"#!/bin/sh\n{MAKE_CANARY}\n"
 PLANTED_BY_SETTINGS = {
     "include of a monorepo": Planted("mono/sub", "include.path ../sub/inc", "inc", "touch inc"),
@@ -531,6 +533,9 @@ PLANTED_BY_SETTINGS = {
     "hooks of a monorepo": Planted("mono/sub", "core.hooksPath sub/hooks", "hooks/post-index-change"),
     "filter of a monorepo": Planted("mono/sub", "filter.x.clean sub/tools/clean", "tools/clean", CLEAN),
     "shell of a filter": Planted("mono/sub", "filter.x.clean 'cd . && sh sub/tools/clean %f'", "tools/clean", CLEAN),
+    "filter by the top of the tree": Planted("mono", f"filter.x.clean '{TOP}/tools/clean'", "tools/clean", CLEAN),
+    "filter below a directory": Planted("mono", "filter.x.clean 'cd tools && ./clean'", "tools/clean", f"{CLEAN}; {TOOL}"),
+    "hook of a shell": Planted("mono", "user.name x", "tools/x", "mkdir tools; install /dev/null tools/x"),
     "hooks of a linked worktree": Planted("linked", "core.hooksPath .githooks", ".githooks/post-index-change"),
     "filter of a linked worktree": Planted("linked", "filter.x.clean tools/clean", "tools/clean", CLEAN),
     "hook of a linked worktree": Planted("linked", "user.name x", "tools/x", "mkdir tools; install /dev/null tools/x"),
@@ -561,7 +566,8 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
     host_git(mono, "submodule", "--quiet", "add", str(other), "module")
     host_git(mono, "worktree", "add", "-q", "-b", "side", str(tmp_path / "linked"))
     if "hook of" in request.node.callspec.id:
-        (mono / ".git" / "hooks" / "post-index-change").write_text("#!/bin/sh\ntools/x\n")
+        first_line = "" if "shell" in request.node.callspec.id else "#!/bin/sh\n"
+        (mono / ".git" / "hooks" / "post-index-change").write_text(f"{first_line}tools/x\n")
         (mono / ".git" / "hooks" / "post-index-change").chmod(0o755)
     subprocess.run(["sh", "-ec", case.before], cwd=workspace, check=True)
     arguments = case.settings.replace("{W}", str(workspace))
