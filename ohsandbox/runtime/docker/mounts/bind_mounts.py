@@ -270,10 +270,10 @@ def binds_of(
             from ohsandbox.runtime.docker.mounts import hard_links as links  # noqa: PLC0415 - few workspaces have any
 
             if hard_links == "keep":
-                lines, changed = links.describe_kept(linked), []
-            else:
-                separated, changed = links.separate(linked, free_bytes=free_bytes)
-                lines = separated | lines
+                lines = links.describe_kept(linked) | lines
+                linked = links.with_guarded_names(linked)
+            separated, changed = links.separate(linked, free_bytes=free_bytes)
+            lines = separated | lines
         if not (linked and changed):
             return tuple(bind._replace(hard_links=lines.get(bind.source, "")) for bind in binds)
     raise UsageError(

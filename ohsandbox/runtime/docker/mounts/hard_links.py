@@ -102,11 +102,16 @@ def _shared_outside(linked: Iterable[LinkedFile]) -> list[list[LinkedFile]]:
     files: dict[tuple[int, int], list[LinkedFile]] = defaultdict(list)
     for name in linked:
         files[name.device, name.inode].append(name)
-    return [
-        names
-        for names in files.values()
-        if not all(name.is_guarded for name in names) and _count_names(names) < max(name.links for name in names)
-    ]
+    # a guarded name counts as one outside: what is written by another must not change it
+    writable = [[name for name in names if not name.is_guarded] for names in files.values()]
+    return [names for names in writable if names and _count_names(names) < max(name.links for name in names)]
+
+
+def with_guarded_names(linked: Iterable[LinkedFile]) -> list[LinkedFile]:
+    """Return the names of the files some of whose names are guarded: kept links would evade the guard."""
+    linked = list(linked)
+    guarded = {(name.device, name.inode) for name in linked if name.is_guarded}
+    return [name for name in linked if (name.device, name.inode) in guarded]
 
 
 def _count_names(names: Sequence[LinkedFile]) -> int:

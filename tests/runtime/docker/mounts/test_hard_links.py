@@ -104,6 +104,23 @@ def test_a_mount_counts_as_the_workspace_does(
 
 @pytest.mark.docker
 @pytest.mark.one_engine
+@pytest.mark.parametrize("mode", ["keep", "separate"])
+def test_what_is_guarded_is_not_written_by_a_name_of_it_in_another_mount(
+    tmp_path: Path, sandbox: Callable[..., DockerRuntime], mode: str
+) -> None:
+    repository, other = tmp_path / "repository", tmp_path / "other"
+    other.mkdir()
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    (other / "name").hardlink_to(repository / ".git" / "config")
+    _owned(repository, other)
+    with sandbox(workspace=repository, mounts=[f"{other}:/other"], hard_links=mode) as runtime:
+        assert runtime.execute("echo evil >> /other/name").exit_code == 0
+    assert "evil" not in (repository / ".git" / "config").read_text()
+    assert "evil" in (other / "name").read_text()
+
+
+@pytest.mark.docker
+@pytest.mark.one_engine
 def test_a_local_clone_and_its_origin_stay_sound_when_the_sandbox_overwrites_objects(
     tmp_path: Path, sandbox: Callable[..., DockerRuntime]
 ) -> None:
