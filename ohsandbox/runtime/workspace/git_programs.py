@@ -4,7 +4,7 @@ The settings are those of the person, by git's own word, and of each repository 
 it. An include whose condition does not hold now counts as well: the sandbox could make it hold.
 """
 
-# ruff: noqa: PTH100, PTH113, PTH114, PTH116, PTH118, PTH120, PTH111, PTH208 - paths are texts, as configuration holds them
+# ruff: noqa: PTH100, PTH112, PTH113, PTH114, PTH116, PTH118, PTH120, PTH111, PTH208 - paths are texts, as configuration holds them
 from __future__ import annotations
 
 import contextlib
@@ -231,7 +231,8 @@ class _Names:
             for place in _absolute(_UPWARD.sub("", word, count=1), trees)
             if os.path.isdir(place) and self._below(place)
         ]
-        names = scripts | words if executable else scripts | operands | {word for word in words if {*"/."} & {*word}}
+        paths = {word for word in words if "/" in word or "." in word}  # others: programs of PATH, and words of a text
+        names = scripts | (words if executable else paths | operands)
         for word in names:
             for name in {word, _UPWARD.sub("", word, count=1)}:
                 for path in _absolute(name, [*trees, *bases[:_MAX_BASES]]):

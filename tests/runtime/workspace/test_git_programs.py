@@ -80,9 +80,7 @@ def test_a_setting_of_the_repository_names_paths_below_its_top(
         ("$HOME/new", set()),
     ],
 )
-def test_a_command_names_files_by_what_its_shell_makes_of_it(
-    workspace: Path, command: str, expected: set[str]
-) -> None:
+def test_a_command_names_files_by_what_its_shell_makes_of_it(workspace: Path, command: str, expected: set[str]) -> None:
     for name in ("tools/x", "script", "run.py"):
         (workspace / name).parent.mkdir(exist_ok=True)
         (workspace / name).touch()

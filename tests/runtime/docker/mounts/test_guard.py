@@ -523,7 +523,7 @@ class Planted(NamedTuple):
 
 
 CLEAN = "echo '* filter=x' > .gitattributes; echo b > b"
-TOOL = "mkdir tools; install /dev/null tools/clean"
+TOOL = f"{CLEAN}; mkdir tools; install /dev/null tools/clean"
 TOP = '"$(git rev-parse --show-toplevel)"'
 PROGRAM = f"#!/bin/sh\n{MAKE_CANARY}\n"
 PLANTED_BY_SETTINGS = {
@@ -534,7 +534,7 @@ PLANTED_BY_SETTINGS = {
     "filter of a monorepo": Planted("mono/sub", "filter.x.clean sub/tools/clean", "tools/clean", CLEAN),
     "shell of a filter": Planted("mono/sub", "filter.x.clean 'cd . && sh sub/tools/clean %f'", "tools/clean", CLEAN),
     "filter by the top of the tree": Planted("mono", f"filter.x.clean '{TOP}/tools/clean'", "tools/clean", CLEAN),
-    "filter below a directory": Planted("mono", "filter.x.clean 'cd tools && ./clean'", "tools/clean", f"{CLEAN}; {TOOL}"),
+    "filter below a directory": Planted("mono", "filter.x.clean 'cd tools && ./clean'", "tools/clean", TOOL),
     "hook of a shell": Planted("mono", "user.name x", "tools/x", "mkdir tools; install /dev/null tools/x"),
     "hooks of a linked worktree": Planted("linked", "core.hooksPath .githooks", ".githooks/post-index-change"),
     "filter of a linked worktree": Planted("linked", "filter.x.clean tools/clean", "tools/clean", CLEAN),
