@@ -92,7 +92,7 @@ _TAKES_VARIABLES = frozenset({"env", "sudo", "doas", "cross-env", "make", "gmake
 
 _DECLARES = frozenset({"declare", "typeset", "local", "export", "readonly"})
 _EVALUATES_NAMES = _NAMES_VARIABLES | {"let", "test", "[", "unset", "readonly", "wait", "getopts"}
-_COMMAND_IN_INDEX = re.compile(r"\w\[[^\]\n]{0,200}(?:\$\(|`)")
+_COMMAND_IN_INDEX = re.compile(r"\w\[[^\[\]\n]{0,200}(?:\$\(|`)")
 """bash(1), "Arithmetic Evaluation": an array index in a name, even quoted, is expanded, and its commands run."""
 
 

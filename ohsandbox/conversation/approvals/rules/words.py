@@ -146,7 +146,7 @@ def _unknown(
 
 
 def _paths(word: str) -> Iterator[str]:
-    word = re.sub(r"\w+://", "", word)
+    word = re.sub(r"\b\w{1,30}://", "", word)
     if found := _ELSEWHERE.search(word):
         yield found[1]
     if not word.startswith("-") or "=" in word:
