@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-_KEPT_URL = "data:"
-"""An image for the model: a mask in it would break it, and a search in 5 MB of pixels finds nothing."""
+_IMAGE = re.compile(
+    "data:image/(?:png;base64,iVBORw0KGgo|jpeg;base64,/9j/|gif;base64,R0lGOD|webp;base64,UklGR)[A-Za-z0-9+/]*+={0,2}"
+)
+"""An image for the model, with the first bytes of its format: a mask in it would break it."""
 
 _TEXT = "surrogatepass"
 """Error handler for converting text to bytes and back without loss, even if it contains surrogates."""
@@ -74,11 +77,11 @@ class Masker:
         return _replaced(text, raw, self._cut_spans(raw))
 
     def mask_json(self, value: Any) -> Any:
-        """Return a copy of plain JSON with all texts and keys masked but `data:` URLs; value itself without secrets."""
+        """Return a copy of plain JSON with all texts and keys masked but images' URLs; value itself without secrets."""
         if not self:
             return value
         if isinstance(value, str):
-            return value if len(value) < MIN_SECRET_BYTES or value.startswith(_KEPT_URL) else self.mask_cut(value)
+            return value if len(value) < MIN_SECRET_BYTES or _IMAGE.fullmatch(value) else self.mask_cut(value)
         if isinstance(value, dict):
             return {self.mask(key): self.mask_json(item) for key, item in value.items()}
         if isinstance(value, list | tuple):

@@ -242,12 +242,24 @@ def test_around_a_gap_no_line_of_a_value_is_left(cut: int) -> None:
 
 
 def test_json_is_masked_throughout_but_for_images() -> None:
-    value = {TOKEN: [1, None, True, {"a": f"x{TOKEN}"}], "images": [f"data:image/png;base64,{TOKEN}"]}
+    picture = f"data:image/png;base64,iVBORw0KGgo{base64.b64encode(TOKEN.encode()).decode()}"
+    value = {TOKEN: [1, None, True, {"a": f"x{TOKEN}"}], "images": [picture]}
     masked = Masker({"T": TOKEN}).mask_json(value)
     assert masked == {
         "<secret:T>": [1, None, True, {"a": "x<secret:T>"}],
-        "images": [f"data:image/png;base64,{TOKEN}"],
+        "images": [picture],
     }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'data: {"key": "%s"}', "data:%s", "data:,%s", "data:text/plain,%s", "data:image/png;base64,%s",
+        "data:image/png;base64,iVBORw0KGgo=\nand %s", "data:image/svg+xml,%s", "data:image/jpeg;base64,iVBORw0KGgo%s",
+    ],
+)  # fmt: skip
+def test_a_text_of_json_that_only_begins_as_an_image_is_masked(text: str) -> None:
+    assert TOKEN not in Masker({"T": TOKEN}).mask_json([text % TOKEN])[0]
 
 
 def test_without_secrets_nothing_is_copied() -> None:
