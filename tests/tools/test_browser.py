@@ -16,7 +16,7 @@ from ohsandbox.state import ConversationState
 from ohsandbox.tools.browser import BrowserObservation, BrowserTool
 from ohsandbox.tools.browser.definition import MAX_TREE_CHARS
 from ohsandbox.tools.browser.functions import FUNCTIONS, parse_calls
-from ohsandbox.tools.browser.tree import render_tree
+from ohsandbox.tools.browser.tree import MAX_VALUE_CHARS, render_tree
 from tests.fakes import RecordingRuntime
 
 if TYPE_CHECKING:
@@ -189,6 +189,16 @@ def test_hostile_trees_come_out_as_short_plain_lines(hostile: str) -> None:
     tree, _ = render_tree(hostile, limit_chars=2000)
     assert len(tree) < 2200
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e]", tree)
+
+
+def test_an_elements_properties_end_where_a_text_of_it_would() -> None:
+    tree, _ = render_tree("- button\n" + f"  - /{'n' * 90}: {'v' * 90}\n" * 1000, limit_chars=10**9)
+    assert MAX_VALUE_CHARS <= len(tree) < 2 * MAX_VALUE_CHARS
+
+
+def test_a_propertys_name_is_cleaned_as_its_value() -> None:
+    tree, _ = render_tree("- button\n  - /\x1b]0;title\x07\u202ename: x", limit_chars=2000)
+    assert tree == "button name=x"
 
 
 # --- real pages --------------------------------------------------------------------------------

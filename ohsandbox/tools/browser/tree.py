@@ -15,8 +15,8 @@ from ohsandbox.runtime.shell.terminal import sanitize_for_terminal
 MAX_NAME_CHARS = 500
 MAX_VALUE_CHARS = 8000
 """Limit of one element's text: a file shown as text is one element. A cut is stated."""
-MAX_LINES = 200_000
-"""Limit of lines, more than any tree from the program has; parsed in 2 s."""
+MAX_CHARS, MAX_LINES = 8_000_000, 200_000
+"""Limits of the tree, more than any from the program has; parsed in 2 s, if it is as deep as it can be in 4 s."""
 MAX_DEPTH = 200
 """Deeper elements become siblings; Chromium itself nests to 512."""
 VIEW_WIDTH, VIEW_HEIGHT = 1280, 720
@@ -98,7 +98,7 @@ def _shortened(nodes: list[Node], lines: list[str], limit_chars: int) -> list[st
 def _nodes(snapshot: str) -> list[Node]:
     nodes: list[Node] = []
     path: list[Node] = []
-    for raw in snapshot.split("\n", MAX_LINES)[:MAX_LINES]:
+    for raw in snapshot[:MAX_CHARS].split("\n", MAX_LINES)[:MAX_LINES]:
         content = raw.lstrip(" ")
         if not content.startswith("- "):
             continue
@@ -106,9 +106,9 @@ def _nodes(snapshot: str) -> list[Node]:
         while path and path[-1].depth >= depth:
             path.pop()
         if content.startswith("- /"):  # a property of the element above: /url, /placeholder
-            if path:
+            if path and len(path[-1].text) < MAX_VALUE_CHARS:  # not without end: each addition copies the text
                 name, _, value = content[3:].partition(": ")
-                path[-1].text += f" {name}={clean_line(_plain(value))}"
+                path[-1].text += f" {clean_line(name, limit_chars=MAX_NAME_CHARS)}={clean_line(_plain(value))}"
             continue
         nodes.append(_node(content[2:], depth, path))
         path.append(nodes[-1])
