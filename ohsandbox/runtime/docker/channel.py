@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 HELLO_TIMEOUT_S = 20.0
 """Seconds from the exec's start to its hello: measured 32 ms when idle, 3.7 s behind an exec whose pipe a background
 job held open."""
-_LATE_HELLO_S = 2.0
-"""Seconds without a hello after which the files are looked at for which the engine might be waiting."""
 _HELLO_LIMIT_BYTES = 64 * 1024
 """Maximum size of output before the hello, as from a shell that prints at its start; runc's longest was 400 bytes."""
 _MAX_ARGUMENT_BYTES = 128 * 1024 - 1
@@ -158,7 +156,6 @@ class DockerChannel(Channel):
     def _greet(self, nonce: str, raw: Any) -> tuple[int, dict[str, str]]:
         """Write the newline for which the script waits, and read its hello; earlier output is dropped."""
         deadline = time.monotonic() + HELLO_TIMEOUT_S
-        look_at = time.monotonic() + _LATE_HELLO_S
         # bytes after the hello stay in the socket for `poll`; without a terminal there are none
         buffer = memoryview(bytearray(1 if self._request.tty else 4096))
         pattern = re.compile(rb"%s (\d{1,10})([^\r\n]*)\r?\n" % nonce.encode())
@@ -166,11 +163,7 @@ class DockerChannel(Channel):
         try:
             self._wire.sendall(memoryview(b"\n"))
             while len(greeting) < _HELLO_LIMIT_BYTES:
-                if not self._wire.readable(min(look_at, deadline)):
-                    if look_at < deadline:
-                        look_at = deadline
-                        self._container.refuse_waiting_files("no process starts in it")
-                        continue
+                if not self._wire.readable(deadline):
                     raise self._lost(f"its shell said nothing for {HELLO_TIMEOUT_S:.0f} s")
                 if not (count := self._wire.recv_into(buffer)):
                     break

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from http import HTTPStatus
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import (
@@ -35,8 +36,11 @@ log = logging.getLogger(__name__)
 RECONNECT_S = 30.0
 """Seconds to wait for a stopped engine: a restart of dockerd took 5 s with ten containers."""
 _USER_FILES = ("/etc/passwd", "/etc/group")
-"""The engine opens them on each start of a container or of a process in it. If one is a FIFO, engine 20.10 never comes
+"""The engine reads them on each start of a container or of a process in it. If one is a FIFO, engine 20.10 never comes
 back: from a container's start it holds that container's lock, so neither inspect nor remove returns."""
+_USER_FILE_BYTES = 1024 * 1024
+"""Maximum size of such a file: engine 20.10 took 800 MB of its own memory, and 44 s, for 30 MB of lines that name
+root's group. 10,000 users take 700 KB."""
 _LOOK_TIMEOUT_S = 10.0
 """Time limit of the request for the kind of a file, which takes 3 ms."""
 _DETACHED_TIMEOUT_S = 20.0
@@ -47,11 +51,10 @@ machine over 300 ms."""
 _LOSS_PERIOD_S = 0.02
 _STAT = "X-Docker-Container-Path-Stat"
 """Header of the response to HEAD /containers/ID/archive: base64 of JSON, with a mode in Go's bits (os.FileMode)."""
-_GO_LINK = 1 << 27
 _GO_WAITS = 1 << 25 | 1 << 26
 """Go's ModeNamedPipe and ModeDevice: files whose opening may block."""
 _images_looked_at = set[str]()
-"""Ids of images whose `_USER_FILES` an engine can open without blocking; the check takes 5 ms per container."""
+"""Ids of images whose `_USER_FILES` an engine can read; the check takes 9 ms per container."""
 
 
 class EgressRules(NamedTuple):
@@ -187,9 +190,8 @@ class Container:
         """Start the exec that create makes, without its streams; return once it runs.
 
         Raises:
-            SandboxUnavailable: the engine would wait for a file of the sandbox; create is not called then.
+            SandboxUnavailable: it does not run within 20 s, as when the engine waits for a file of the sandbox.
         """
-        self.refuse_waiting_files("no process starts in it")
         api = self.engine.api
         with self.starting():
             url = api._url("/exec/{0}/start", create())  # noqa: SLF001 - docker-py's own call has no time limit
@@ -202,7 +204,7 @@ class Container:
         image_id is the image of a new container, whose files are still the image's: an image is checked only once.
         """
         if image_id is None or image_id not in _images_looked_at:
-            self.refuse_waiting_files("it is not started")
+            self._refuse_user_files()
         is_open = image_id is None and self._is_kept_from_network()
         if image_id is not None:
             _images_looked_at.add(image_id)
@@ -243,33 +245,57 @@ class Container:
         self.egress = self.egress._replace(allow=(), since=None)
         open_network.close(self.engine, open_network.owner_of(self.found or self.inspect()) or self.id)
 
-    def refuse_waiting_files(self, consequence: str) -> None:
-        """Look at the files of the sandbox that the engine opens by name before it starts anything: 3 ms each.
+    def _refuse_user_files(self) -> None:
+        """Look at the files that the engine reads by name before it starts anything: 3 ms each.
+
+        Only for a container that does not run: to look, engine 20.10 mounts the container's binds by path on this
+        machine. A process in it that swaps a directory for a link meanwhile gets them mounted elsewhere on this machine
+        (after 52 requests, for a bind at /data/x).
+
+        The engine reads the files in the container's own layer, while its archive API also sees the container's mounts,
+        and tells the target of a link with U+FFFD for each byte that is not UTF-8. Such links are refused.
 
         Raises:
-            SandboxUnavailable: one is, or leads to, a FIFO or a device, on which the engine's open would block.
+            SandboxUnavailable: a file would block or burden the engine, or it cannot be told which file it is.
         """
+        if directory := self._stat("/etc").get("linkTarget"):
+            self._refuse_hidden("/etc", str(directory))
         for path in _USER_FILES:
-            self._refuse_waiting(path, consequence)
+            facts = self._stat(path)
+            if target := facts.get("linkTarget"):
+                self._refuse_hidden(path, str(target))
+                facts = self._stat(str(target))  # the engine has already resolved all links
+            if int(facts.get("mode") or 0) & _GO_WAITS:
+                raise self._refused(f"{path} is a FIFO or a device, and the engine would wait for it forever")
+            if (size := int(facts.get("size") or 0)) > _USER_FILE_BYTES:
+                raise self._refused(
+                    f"{path} has {size} bytes, more than {_USER_FILE_BYTES}, and the engine would read all of it"
+                )
 
-    def _refuse_waiting(self, path: str, consequence: str) -> None:
+    def _refuse_hidden(self, path: str, target: str) -> None:
+        if "\ufffd" in target:
+            raise self._refused(f"{path} is a link to a name that is not UTF-8")
+        for mount in self.inspect().get("Mounts") or []:
+            if PurePosixPath(target).is_relative_to(str(mount.get("Destination"))):
+                raise self._refused(f"{path} is a link into a mount, and the engine would read what lies below that")
+
+    def _refused(self, reason: str) -> SandboxUnavailable:
+        return SandboxUnavailable(
+            f"Sandbox {self.name!r} is not started: its {reason}.",
+            remedy="Go back with `ohsandbox undo`, or use an image that has a small file there.",
+        )
+
+    def _stat(self, path: str) -> dict[str, Any]:
+        """Return the archive API's description of a file; empty if there is none, or a proxy forbids the request."""
         api = self.engine.api
-        with engine_errors(f"looking at {path} of sandbox {self.name!r}"):
+        with engine_errors(f"starting sandbox {self.name!r}"):
             url = f"{api.base_url}/v{api.api_version}/containers/{self.id}/archive"
             said = api.head(url, params={"path": path}, timeout=_LOOK_TIMEOUT_S)
         try:
-            fact = json.loads(base64.b64decode(said.headers.get(_STAT, "")))
-            mode, target = int(fact["mode"]), str(fact.get("linkTarget") or "")
-        except (ValueError, TypeError, KeyError):  # the path does not exist, or a proxy forbids the request
-            return
-        if mode & _GO_LINK and target not in ("", path):
-            self._refuse_waiting(target, consequence)  # the engine has already resolved all links
-        elif mode & _GO_WAITS:
-            raise SandboxUnavailable(
-                f"Sandbox {self.name!r}: {consequence}, since its {path} is a FIFO or a device, and the engine would "
-                "wait for it forever.",
-                remedy="Go back with `ohsandbox undo`, or use an image that has a file there.",
-            )
+            facts = json.loads(base64.b64decode(said.headers.get(_STAT, "")))
+        except ValueError:
+            return {}
+        return facts if isinstance(facts, dict) else {}
 
     def kill(self) -> None:
         """Send SIGKILL to all its processes; a container that has ended already is not an error."""
