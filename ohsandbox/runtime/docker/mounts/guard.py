@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.mounts.guard_mounts import Git
 
 MAX_MOUNTS = 2700
-"""A start takes the engine 0.25 s, 0.4 s with 700 nested mounts, 0.8 s with 2,100. A repository needs 12."""
+"""A start takes the engine 0.25 s, 0.4 s with 700 nested mounts, 0.8 s with 2,100. A repository needs 13."""
 
 _COMMON_DIR = b".\n"
 """A repository that contains `commondir` reads configuration and hooks from the directory that it names; "." is the
@@ -74,9 +74,10 @@ def guard(
         plan.guard_git(git, beside)
     mounts = plan.mounts()
     if linked is not None and plan.linked:
-        locked = {mount.path for mount in mounts if mount.read_only}
+        read_only = {mount.path: mount.read_only for mount in mounts}
         for path, status in plan.linked:
-            is_guarded = path in locked or not locked.isdisjoint(git_layout.parents_of(path))
+            above = (place for place in (path, *git_layout.parents_of(path)) if place in read_only)
+            is_guarded = read_only.get(next(above, ""), False)
             linked.append(
                 LinkedFile(workspace, path, status.st_dev, status.st_ino, status.st_nlink, status.st_size, is_guarded)
             )
@@ -111,6 +112,9 @@ def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -
     """
     for path in [seen.path for seen in git_layout.walk(workspace)] if paths is None else paths:
         name = path.rpartition("/")[2]
+        if gone and name == "modules" and _kind(workspace, f"{path.removesuffix(name)}HEAD"):
+            with contextlib.suppress(OSError), opened_below(workspace, path.removesuffix(name).rstrip("/")) as above:
+                os.rmdir(name, dir_fd=above)  # fails if something is in it
         is_alternates = f"/{path}".endswith(f"/{_ALTERNATES}")
         content = b"" if gone and is_alternates else (_UNMADE if gone else _LOCKS).get(name)
         if content is None or git_layout.read_small(workspace, path) != content.decode():
@@ -158,6 +162,8 @@ class _MountPlan:
         self.root = root
         self._wanted: dict[str, bool] = {}
         """The paths to mount, and whether each is read-only."""
+        self._sealed: set[str] = set()
+        """Directories that are read-only although mounts in them may be writable."""
         self._sockets: list[str] = []
         """Sockets on which a program of this machine answers; each is hidden behind an empty file."""
         self.linked: list[tuple[str, os.stat_result]] = []
@@ -218,7 +224,7 @@ class _MountPlan:
                 raise _refused(path, "its name is not valid UTF-8", "Rename it")
             if read_only:
                 locked.add(path)
-            made.append(GuardMount(path, read_only))
+            made.append(GuardMount(path, read_only or path in self._sealed))
         made += [GuardMount(path, read_only=True, source=_nothing()) for path in self._sockets]
         if len(made) > MAX_MOUNTS:
             raise UsageError(
@@ -284,6 +290,21 @@ class _MountPlan:
             if content is _LOCK and git_layout.read_small(self.root, prefix + name) != _LOCK.decode():
                 raise _refused(prefix + name, "another git changes the configuration", "Wait, or remove it")
             self.lock(prefix + name)
+        self._seal_modules(f"{prefix}modules")
+
+    def _seal_modules(self, modules: str) -> None:
+        """Keep what is in `modules` as it is, but for the inside of its repositories.
+
+        `git submodule update --init` takes a repository that is there for the submodule's own, with its hooks.
+        """
+        repositories = {path for path in self._repositories() if path.startswith(f"{modules}/")}
+        if _make(self.root, modules, None):
+            self.hold(modules)
+            self._sealed.add(modules)
+        for path in repositories:
+            between = [parent for parent in git_layout.parents_of(path) if f"{parent}/".startswith(f"{modules}/")]
+            if repositories.isdisjoint(between):  # otherwise it is a submodule of a submodule
+                self._sealed.update(between)
 
     def _missing_submodules(self) -> Iterator[str]:
         """Yield directories of submodules that are not checked out; missing ones are created.

@@ -81,17 +81,16 @@ def test_each_kind_of_repository_is_guarded(project: Path) -> None:
     mounts = guard(str(project), "guarded")
     own = (
         "commondir", "config", "config.lock", "config.worktree", "config.worktree.lock", "hooks", "info",
-        "objects/info/alternates",
+        "modules", "objects/info/alternates",
     )  # fmt: skip
     fixed = {f"{place}/{name}" for place in (".git", ".git/modules/libs/sub", "nested/.git") for name in own}
     fixed |= {
-        f".git/worktrees/tree/{name}" for name in ("commondir", "config.worktree", "config.worktree.lock", "gitdir")
-    }
+        f".git/worktrees/tree/{name}"
+        for name in ("commondir", "config.worktree", "config.worktree.lock", "gitdir", "modules")
+    } | {".git/modules/libs"}
     assert set(paths(mounts, read_only=True)) == fixed | {"libs/sub/.git", "tree/.git", "tree/libs/sub"}
     inner = (
         ".git",
-        ".git/modules",
-        ".git/modules/libs",
         ".git/modules/libs/sub",
         ".git/worktrees",
         ".git/worktrees/tree",
@@ -389,7 +388,7 @@ def test_too_many_repositories_are_one_clear_line(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(guards, "MAX_MOUNTS", 10)
     for number in range(3):
         host_git(tmp_path, "init", "-q", str(number))
-    with pytest.raises(UsageError, match=r"needs 36 mounts.*over 10\. Name a smaller directory, or --git rw"):
+    with pytest.raises(UsageError, match=r"needs 39 mounts.*over 10\. Name a smaller directory, or --git rw"):
         guard(str(tmp_path), "guarded")
 
 
@@ -640,6 +639,31 @@ def test_what_git_runs_from_a_directory_of_packages_is_told_first_and_packages_c
 
 
 @pytest.mark.docker
+@pytest.mark.parametrize("git", ["guarded", "rw"])
+@pytest.mark.parametrize("name", ["libs/sub", "libs/new"])
+def test_a_submodule_is_not_checked_out_from_a_repository_that_the_sandbox_made_for_it(
+    sandbox: Any, sh: Any, clone: Path, git: str, name: str
+) -> None:
+    origin = clone.parent / "other"
+    if name == "libs/new":  # a second submodule, where the first is checked out
+        host_git(clone, "submodule", "update", "--init")
+        commit = host_git(origin, "rev-parse", "HEAD").strip()
+        for key, value in (("path", name), ("url", str(origin))):
+            host_git(clone, "config", "-f", ".gitmodules", f"submodule.{name}.{key}", value)
+        host_git(clone, "update-index", "--add", "--cacheinfo", f"160000,{commit},{name}")
+    host_git(clone, "clone", "-q", "--bare", str(origin), "planted")
+    host_git(clone / "planted", "config", "core.bare", "false")
+    runtime = sandbox("ohsandbox-base:busybox", workspace=owned(clone), git=git)
+    hook = f"printf '#!/bin/sh\\ntouch {clone}/canary-ran\\n'"
+    place = f".git/modules/{name}"
+    plant = f"mkdir -p .git/modules/libs; cp -r planted {place} && mkdir -p {place}/hooks && rm -f {place}/hooks/*"
+    sh(runtime, f"{plant} && {hook} > {place}/hooks/post-checkout && chmod +x {place}/hooks/post-checkout")
+    runtime.close()
+    host_git(clone, "submodule", "update", "--init", name, check=False)
+    assert (clone / "canary-ran").exists() is (git == "rw")
+
+
+@pytest.mark.docker
 def test_a_module_in_the_tree_that_git_would_run_is_told_first(sandbox: Any, sh: Any, project: Path) -> None:
     host_git(project, "config", "filter.x.clean", "python3 -m strip")
     runtime = sandbox("ohsandbox-base:busybox", workspace=project)
@@ -866,7 +890,7 @@ def test_a_hundred_repositories_are_guarded(sandbox: Any, sh: Any, tmp_path: Pat
         (place / "refs").mkdir()
         (place / "HEAD").write_text("ref: refs/heads/main\n")
     runtime = sandbox("ohsandbox-base:busybox", workspace=owned(project))
-    assert len(guard(str(project), "guarded")) == 1200
+    assert len(guard(str(project), "guarded")) == 1300
     assert sh(runtime, "for d in */.git; do mv $d $d.x || echo no; done").out.count("no\n") == 100
 
 
