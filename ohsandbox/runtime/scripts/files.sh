@@ -46,7 +46,7 @@ ohs_read() {
 
 # ohs_write PATH MODE BYTES TEMP: replace the file by our stdin; the old file stays until the new one is complete. An
 # empty MODE is that of the old file, or 644. TEMP is a random name; the new file is changed through descriptor 3 only,
-# which no other process can replace.
+# which no other process can replace. Programs get it as an output: mksh and ksh93 pass on no descriptor above 2.
 ohs_write() {
   umask 022
   ohs_to=$1 ohs_old= ohs_mode=${2:-644} ohs_owner= ohs_mine=
@@ -130,15 +130,15 @@ ohs_fill() {
   case $ohs_to_end:$1 in
     *:0) ;;
     :*) dd bs="$1" count=1 iflag=fullblock >&3 && [ -s /proc/self/fd/3 ] || exit 1 ;;
-    *) cat >&3 && [ "$(stat -L -c %s /proc/self/fd/3)" = "$1" ] || exit 1 ;;
+    *) cat >&3 && [ "$(stat -L -c %s /proc/self/fd/2 2>&3)" = "$1" ] || exit 1 ;;
   esac
 }
 
 # ohs_settle: owner and mode, then the name. An owner that we cannot give, or a name that cannot be replaced (a mount
 # point, or another's file in a sticky directory), leaves the old file in place with the new bytes.
 ohs_settle() {
-  if [ "$ohs_owner" = "$ohs_mine" ] || chown "$ohs_owner" /proc/self/fd/3; then
-    [ -z "$ohs_mode" ] || chmod "$ohs_mode" /proc/self/fd/3 || exit 1
+  if [ "$ohs_owner" = "$ohs_mine" ] || chown "$ohs_owner" /proc/self/fd/1 >&3; then
+    [ -z "$ohs_mode" ] || chmod "$ohs_mode" /proc/self/fd/1 >&3 || exit 1
     if mv -f -- "$ohs_new" "$ohs_to" && [ ! -e "$ohs_new" ]; then trap - EXIT; return; fi
   fi
   [ "$ohs_old" ] && cat -- "$ohs_new" >|"$ohs_to" || exit 1
@@ -148,7 +148,7 @@ ohs_settle() {
 ohs_in_place() {
   exec 3>|"$ohs_to" || exit 1
   ohs_fill "$3"
-  [ -z "$2" ] || chmod "$2" /proc/self/fd/3
+  [ -z "$2" ] || chmod "$2" /proc/self/fd/1 >&3
   exit
 }
 
