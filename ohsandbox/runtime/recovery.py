@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ohsandbox.errors import (
     EngineUnavailable,
+    ImageUnavailable,
     OhsandboxError,
     SandboxGone,
     SandboxPaused,
@@ -167,7 +168,8 @@ class RecoveringBackend(Backend):
             alive = self._loss() is None
             if alive and self._damage:
                 raise SandboxUnavailable(self._damage) from failure
-            if alive and not self._served and not self._generation:  # a recovered one has started a process before
+            at_fault = alive or isinstance(failure, ImageUnavailable)
+            if at_fault and not self._served and not self._generation:  # a recovered one has started a process before
                 raise failure
             self._notices.append(self.restart(failure))
             return alive

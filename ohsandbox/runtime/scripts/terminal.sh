@@ -21,5 +21,6 @@ exec 9<>"$OHSANDBOX_TTY"
 if command -v bash >/dev/null; then
   exec bash --noprofile --norc --noediting -i <"$1/in" >/dev/null 2>&1
 fi
+case $(set -o) in *monitor*) ;; *) exit 97 ;; esac   # no job control: shell.py tells it
 # by what name ever: bash and zsh would edit lines, which a Tab in a command completes, zsh on the terminal, too
 exec sh ${BASH_VERSION:+--noprofile --norc --noediting} ${ZSH_VERSION:++o zle +o promptsp +o promptcr} -i <"$1/in" >/dev/null 2>&1

@@ -451,9 +451,16 @@ class Shell:
         return session
 
     def _missing_programs_error(self) -> SandboxUnavailable | None:
-        """Return the error that names missing programs without which no shell starts; None if all exist."""
-        body = b'[ "$PATH" ] || echo "no PATH";ohs_lacks %s' % " ".join(NEEDED).encode()
+        """Return the error that names what is missing, without which no shell starts; None if nothing is."""
+        jobs = b'case $(set -o) in *monitor*);;*)echo "no jobs";readlink -f /bin/sh;;esac'
+        body = b'[ "$PATH" ] || echo "no PATH";ohs_lacks %s;command -v bash || %s' % (" ".join(NEEDED).encode(), jobs)
         lacking_lines = self._snippet(body).stdout.splitlines()
+        if b"no jobs" in lacking_lines:
+            name = lacking_lines[-1].decode("utf-8", "replace").rpartition("/")[2]
+            return SandboxUnavailable(
+                f"The sandbox's /bin/sh is {name}, which has no job control: no shell can be kept open in it.",
+                remedy="Use an image that has bash, dash or busybox, or start each process by run().",
+            )
         lacking = [f"`{name}`" for name in NEEDED if name.encode() in lacking_lines]
         if not lacking:
             return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.errors import SandboxFileError, SandboxUnavailable
+from ohsandbox.errors import ImageUnavailable, SandboxFileError, SandboxUnavailable
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.runtime import DockerRuntime
@@ -291,6 +291,21 @@ def test_a_hostile_shell_of_an_image_is_an_error_of_ours(image: Callable[..., st
     with pytest.raises(SandboxUnavailable) as told, DockerRuntime(name) as place:
         place.run(["true"], timeout_s=5)
     assert "\n" not in str(told.value)
+
+
+def test_an_image_whose_sh_is_no_shell_is_refused_by_its_first_call_and_not_repaired(
+    image: Callable[..., str], sandbox: Any
+) -> None:
+    place = sandbox(image(base=DEBIAN, run="ln -sf true /bin/sh"))
+    with pytest.raises(ImageUnavailable, match="Use an image whose /bin/sh is a POSIX shell"):
+        place.execute("echo ok")
+
+
+def test_a_shell_without_job_control_is_refused_by_name_and_runs_processes(sandbox: Any) -> None:
+    place = sandbox("ohsandbox-base:shell-posh")
+    with pytest.raises(SandboxUnavailable, match=r"/bin/sh is posh, which has no job control.*run\(\)"):
+        place.execute("echo ok")
+    assert place.run(["echo", "ok"]).stdout == b"ok\n"
 
 
 def test_data_that_a_failed_call_left_unread_is_not_run_as_a_command(sandbox: Any) -> None:
