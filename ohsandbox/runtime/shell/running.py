@@ -32,6 +32,9 @@ _BEGINS_S = 5.0
 _BEGIN_PERIOD_S = 0.02
 _INTERRUPT = b"\x03"
 """The INTR character of every terminal that we open."""
+_MAX_CODE = 255
+_KILLED_BY = 128
+"""What a shell adds to the number of the signal that killed a program."""
 _NUMBER = re.compile(r"\d{1,10}")
 
 
@@ -76,7 +79,10 @@ class CommandReport(NamedTuple):
         parts = record.decode("utf-8", "surrogateescape").split(" ", 5)
         if len(parts) != 6 or not all(_NUMBER.fullmatch(parts[at]) for at in (1, 3)):  # noqa: PLR2004 - of ohs_tell
             return None
-        return cls(parts[0], int(parts[1]), parts[2], int(parts[3]), parts[4] != "none", parts[5])
+        code = int(parts[1])
+        if code > _MAX_CODE:  # ksh93 adds 256 to a signal's number, yash 384; every other shell 128
+            code = _KILLED_BY + code % _KILLED_BY
+        return cls(parts[0], code, parts[2], int(parts[3]), parts[4] != "none", parts[5])
 
 
 class RunningCommand(ProcessTree):

@@ -99,12 +99,13 @@ def the_last_exit_code_is_kept(shell: Session) -> None:
 
 def umask_options_and_positional_words_are_kept(shell: Session) -> None:
     shell("umask 027; set -f; set -- one 'two  three'")
-    assert shell('umask; echo *; echo "$2"').output == "0027\n*\ntwo  three\n"
+    umask, rest = shell('umask; echo *; echo "$2"').output.split("\n", 1)
+    assert (int(umask, 8), rest) == (0o027, "*\ntwo  three\n")
 
 
 def jobs_are_kept_and_numbered_as_the_user_expects(shell: Session) -> None:
     shell("sleep 60 &")
-    assert shell("jobs").output.count("sleep") == 1
+    assert shell("jobs").output.lower().count("running") == 1
     assert shell("kill %1; wait %1 2>/dev/null; jobs >/dev/null; kill -0 $! 2>/dev/null || echo gone"
                  ).output.endswith("gone\n")  # fmt: skip
 
@@ -139,7 +140,7 @@ def a_child_that_dies_of_a_signal_is_128_and_its_number(shell: Session) -> None:
 def a_missing_program_is_127_and_one_that_cannot_run_126(shell: Session) -> None:
     missing = shell("no-such-program")
     assert missing.exit_code == 127
-    assert "not found" in missing.output
+    assert "no-such-program" in missing.output
     assert shell("/etc/passwd").exit_code == 126
 
 
@@ -253,7 +254,8 @@ def a_heredoc_of_5_mb_arrives_exactly(shell: Session) -> None:
 
 
 def a_command_of_1_mib_arrives_exactly(shell: Session) -> None:
-    assert shell(f"x='{'é' * (512 * 1024)}'\nprintf %s \"$x\" | wc -c").output.strip() == str(1024 * 1024)
+    body = "é" * (512 * 1024)
+    assert shell(f"x='{body}'\nwc -c <<EOF\n$x\nEOF").output.strip() == str(len(body.encode()) + 1)
 
 
 def trailing_newlines_of_a_command_change_nothing(shell: Session) -> None:
