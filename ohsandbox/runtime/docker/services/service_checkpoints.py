@@ -48,7 +48,8 @@ def commit(pod: Pod, repository: str, tag: str, *, room: int | None) -> tuple[st
     room is the maximum number of bytes; None is no limit.
 
     Raises:
-        SandboxUnavailable: the engine failed, or there is no room.
+        SandboxUnavailable: the engine failed, there is no room, or a service with volumes was not paused: its processes
+            could lead the engine's archive API elsewhere on this machine (`Container.start`).
     """
     api, entries, size = pod.engine.api, list[str](), 0
     for name, running in pod.running.items():
@@ -66,7 +67,14 @@ def commit(pod: Pod, repository: str, tag: str, *, room: int | None) -> tuple[st
                 changes=[*blank, f"LABEL {SERVICE_OF_LABEL}="],
             )
             ids = [str(committed["Id"])]
-            for number, volume_path in enumerate(_volumes(running.container.inspect())):
+            inspected = running.container.inspect()
+            state, volumes = inspected["State"], _volumes(inspected)
+            if volumes and state.get("Running") and not state.get("Paused"):
+                raise SandboxUnavailable(
+                    f"The volumes of service {name!r} are not kept, since the engine did not pause it.",
+                    remedy="Use an engine that can pause containers, or no checkpoints.",
+                )
+            for number, volume_path in enumerate(volumes):
                 target = f"{tag}-{name}.{number}"
                 archive, _ = api.get_archive(running.container.id, volume_path, chunk_size=_CHUNK_BYTES)
                 counted = _Counted(archive, None if room is None else room - size)

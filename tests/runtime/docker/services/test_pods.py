@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from docker.errors import APIError
 
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
@@ -206,6 +207,23 @@ def test_checkpoints_undo_fork_and_resume_hold_the_files_of_services_and_their_v
     checkpoint_images.drop(engine, kept.id)
     left = {tag for one in engine.api.images() for tag in one.get("RepoTags") or []}
     assert not [tag for tag in left if record.tag in tag]
+
+
+@docker
+def test_the_volumes_of_a_service_that_is_not_paused_are_not_read(
+    sandbox: Callable[..., DockerRuntime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rootless engine may not pause."""
+    runtime = sandbox(services=[web(volumes="/data")])
+    pod = runtime._require_sandbox().pod
+    assert pod is not None
+
+    def refuse(_: str) -> None:
+        raise APIError("cannot pause")
+
+    monkeypatch.setattr(pod.engine.api, "pause", refuse)
+    with pytest.raises(SandboxUnavailable, match="The volumes of service 'web' are not kept"):
+        runtime.checkpoint("one")
 
 
 class _Events:
