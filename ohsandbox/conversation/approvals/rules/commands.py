@@ -207,14 +207,14 @@ class _Rules:
         if command.computes:
             self.note(Finding("HIGH", f"The program itself is computed: {quoted(command.path)}."))
             return
-        is_file = "/" in command.path
         # a workspace file runs unchecked, as tests do; one that the text wrote is checked
-        if command.program in functions or (is_file and self._script(command.path, command)):
+        is_script = "/" in command.path and self._script(command.path, command)
+        arguments = arguments_of(command)
+        if command.program in functions or (is_script and arguments.usage is None):
             self._each(hazards_in(command), depth)
             return
-        arguments = arguments_of(command)
         self.note(*word_findings(command, arguments, workdir=self._workdir))
-        if is_file and not _INSTALLED.match(command.path):
+        if "/" in command.path and not is_script and not _INSTALLED.match(command.path):
             self.note(Finding("MEDIUM", f"Runs {quoted(command.path)}, which is not a file of the workspace."))
         if arguments.usage is None and not is_ruled(command.program):
             self.note(Finding("MEDIUM", f"The rules do not know {quoted(command.program)}."))

@@ -31,7 +31,7 @@ _RUNS = names(
 )
 
 _PLAIN_KEY = re.compile(
-    r"(?:user\.(?:name|email|signingkey)|safe\.directory|init\.defaultbranch|advice\..*|color\..*|column\..*|pull\.\w+|"
+    r"(?!\w+\.\w*(?:hook|command|program)(?:=|$))(?:user\.(?:name|email|signingkey)|safe\.directory|init\.defaultbranch|advice\..*|color\..*|column\..*|pull\.\w+|"
     r"push\.\w+|core\.(?:autocrlf|eol|filemode|ignorecase|quotepath|safecrlf|longpaths|abbrev|bare|compression)|"
     r"commit\.gpgsign|tag\.gpgsign|fetch\.\w+|diff\.(?:algorithm|renames|noprefix|colormoved|context)|merge\.conflictstyle|"
     r"merge\.ff|rebase\.\w+|log\.\w+|status\.\w+|branch\..*\.(?:remote|merge|rebase)|rerere\.\w+|gc\.\w+|pack\.\w+|"

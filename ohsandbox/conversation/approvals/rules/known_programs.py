@@ -186,11 +186,13 @@ class _TableReader:
     def _looked_up(self, word: str) -> tuple[str, str | None, str]:
         """The kind, the value if it is part of the word, and the option."""
         usage: ProgramUsage | None = self._usage
+        any_option = False
         while usage is not None:
             if found := _in_usage(word, usage):
                 return found
+            any_option |= usage.any_option
             usage = usage.outer
-        return UNKNOWN, None, word.split("=", 1)[0]
+        return "" if any_option else UNKNOWN, None, word.split("=", 1)[0]
 
     def _kinds_of_operands(self) -> Iterator[Argument]:
         kinds, words = self._usage.operands, self._operands
@@ -223,7 +225,7 @@ def _in_usage(word: str, usage: ProgramUsage) -> tuple[str, str | None, str] | N
     for beginning, kind in usage.beginnings:
         if word.startswith(beginning) and (word != beginning or not kind):
             return kind, word[len(beginning) :].removeprefix("="), beginning
-    return _joined(word, usage) or (("", None, name) if usage.any_option else None)
+    return _joined(word, usage)
 
 
 def _joined(word: str, usage: ProgramUsage) -> tuple[str, str | None, str] | None:
@@ -236,7 +238,7 @@ def _joined(word: str, usage: ProgramUsage) -> tuple[str, str | None, str] | Non
             return kind, word[at:] or None, f"-{letter}"
         if kind is None and not usage.any_option:
             return None
-    return "", None, word
+    return None if usage.any_option else ("", None, word)
 
 
 @functools.cache

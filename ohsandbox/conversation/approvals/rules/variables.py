@@ -23,12 +23,9 @@ RUN_BY_SHELL = names(
 )
 """Variables that make other programs run code that no command names."""
 
-_COMMANDS = names(
-    """
-    GIT_SSH_COMMAND GIT_SSH GIT_EXTERNAL_DIFF GIT_PAGER PAGER MANPAGER EDITOR VISUAL GIT_EDITOR GIT_SEQUENCE_EDITOR
-    GIT_ASKPASS SSH_ASKPASS LESSOPEN LESSCLOSE BROWSER GIT_PROXY_COMMAND SHELL RUSTC_WRAPPER CC CXX LD AR MAKE PS1
-    PS2 TAR_OPTIONS RSYNC_RSH MAKEFLAGS
-    """
+_COMMANDS = re.compile(
+    r"(?:\w+_)?(?:\w*PAGER|\w*EDITOR|COMMAND|SSH|SHELL|ASKPASS|WRAPPER|RUNNER|BROWSER|RSH|EXTERNAL_DIFF)|VISUAL|LESS(?:OPEN|CLOSE)?|"
+    r"CC|CXX|LD|AR|MAKE|PS[0124]|TAR_OPTIONS|MAKEFLAGS|PROMPT_COMMAND|BASH_ENV|ENV"
 )
 """Variables that hold a command."""
 
@@ -47,10 +44,6 @@ _STEERING_NAMES = re.compile(
 _STEERING_VALUES = {
     "PYTHONPATH": re.compile(r"(?:^|:)(?:/(?!workspace(?:/|:|$))|~|\.\.)"),
     "PYTEST_ADDOPTS": re.compile(r"(?:^|\s)(?:-p|-c|--rootdir|-o|--override-ini)"),
-    "GOFLAGS": re.compile(r"-(?:toolexec|exec|vettool)"),
-    "RUSTFLAGS": re.compile(r"linker=|-Zcodegen"),
-    "MAVEN_OPTS": re.compile(r"agent"),
-    "GRADLE_OPTS": re.compile(r"agent"),
 }
 """Variables that make a workspace tool run code from outside it: those of `_STEERING` with any value, these if their
 value matches."""
@@ -60,7 +53,7 @@ _FAMILIES = re.compile(
     r"EDITOR|ELIXIR|EMACS|ENV|ERL|ESLINT|FZF|GCC|GDK|GEM|GH|GIT|GLIBC|GNUPG|GNUTLS|GO|GPG|GRADLE|GREP|GTK|HELM|HEX|HG|HIST|HOME$|INPUTRC|JDK|"
     r"JEST|JUPYTER|KRB5|KUBE|LD|LESS|LIBRARY|LOCPATH|LUA|MAKE|MALLOC|MANPATH|MAVEN|MIX|MOCHA|MYPY|MYSQL|NIX|NODE|NPM|NSS|OPENSSL|PDM|PERL|"
     r"PG|PHP|PIP|PLAYWRIGHT|PNPM|POETRY|PSQL|PYTEST|PYTHON|QT_|R_|RAILS|RIPGREP|RSYNC|RUBY|RUST|SBT|SHELL|SSH|SSL|SVN|SYSTEMD|TAR|TCL|TERM|TF|"
-    r"TMPDIR|TOX|UV|VIM|VITE|WGET|XDG|YARN|ZDOTDIR|ZIP|ZSH|[A-Z]*(?:FLAGS|PATH|PRELOAD|STARTUP|INIT|RC|PAGER|EDITOR|SHELL|HOOKS?|WRAPPER|COMMAND)$)",
+    r"TMPDIR|TOX|UV|VIM|VITE|WGET|XDG|YARN|ZDOTDIR|ZIP|ZSH|\w*(?:FLAGS|PATH|PRELOAD|STARTUP|INIT|RC|PAGER|EDITOR|SHELL|HOOKS?|WRAPPER|COMMAND|RUNNER)$)",
     re.IGNORECASE,
 )
 """Beginnings and ends of the names of variables that other programs read."""
@@ -83,7 +76,14 @@ _WRITTEN = re.compile(
 )
 """Variables that say where a program writes."""
 
-_RUNS_IN_NODE = re.compile(r"-r\b|--(?:require|import|eval|loader)")
+_RUNS_BY_OPTION = re.compile(
+    r"NODE_OPTIONS=.*(?:-r\b|--(?:require|import|eval|(?:experimental-)?loader))|GOFLAGS=.*-(?:toolexec|exec|vettool)|"
+    r"RUSTFLAGS=.*(?:linker|codegen-backend)=|\w*(?:JAVA|JDK|MAVEN|GRADLE|SBT)\w*=.*(?:-(?:java)?agent|-XX:On)|"
+    r"(?:MAKEFLAGS|GNUMAKEFLAGS)=.*(?:SHELL|--eval)",
+    re.DOTALL,
+)
+"""Variables with an option that names code to run, as NAME=VALUE."""
+
 _USUAL_PATHS = ("$PATH", "${PATH", "/usr/", "/opt/", "/root/", "/home/", "$HOME/", "~/")
 
 _NAMES_VARIABLES = frozenset({"read", "printf", "declare", "typeset", "local", "export", "mapfile", "readarray"})
@@ -102,9 +102,8 @@ def variable_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Findi
     if name in _NAMES_VARIABLES and (name != "printf" or "-v" in command.arguments):
         for variable in {*command.arguments, *values} & RUN_BY_SHELL:
             yield Finding("HIGH", f"Sets {variable}, by which other programs run code unasked.")
-    assignments = [word.partition("=")[::2] for word in command.arguments if "=" in word and name in _TAKES_VARIABLES]
-    yield from (finding for pair in (*command.assigned, *assignments) if (finding := _value_finding(*pair)))
-    for variable, value in (*command.assigned, *assignments):
+    yield from (finding for pair in _set_by(command) if (finding := _value_finding(*pair)))
+    for variable, value in _set_by(command):
         if _WRITTEN.fullmatch(variable) and value[:1] in {"/", "~", "."}:
             yield from place_findings(command.full(value), workdir=workdir)
     literal = [word for word in command.arguments if name in _DECLARES and word not in command.computed and "(" in word]
@@ -118,7 +117,7 @@ def variable_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Findi
 
 def _value_finding(name: str, value: str) -> Finding | None:
     runs = name in RUN_BY_SHELL or name.startswith(("BASH_FUNC", "GIT_CONFIG_"))
-    if runs or (name == "NODE_OPTIONS" and _RUNS_IN_NODE.search(value)):
+    if runs or _RUNS_BY_OPTION.match(f"{name}={value}"):
         return Finding("HIGH", f"Sets {name}, by which other programs run code unasked.")
     steers = name in _STEERING_VALUES and _STEERING_VALUES[name].search(value)
     if steers or name in _STEERING or _STEERING_NAMES.match(name):
@@ -134,4 +133,11 @@ def _value_finding(name: str, value: str) -> Finding | None:
 
 def command_variables(command: SimpleCommand) -> Iterator[str]:
     """Values of the command's variables that another program runs as commands."""
-    return (value for name, value in command.assigned if name in _COMMANDS or name in RUN_BY_SHELL)
+    return (value for name, value in _set_by(command) if _COMMANDS.fullmatch(name) or name in RUN_BY_SHELL)
+
+
+def _set_by(command: SimpleCommand) -> Iterator[tuple[str, str]]:
+    """The variables that the command sets with their values, also by words such as those of env(1)."""
+    yield from command.assigned
+    if command.program in _TAKES_VARIABLES:
+        yield from (word.partition("=")[::2] for word in command.arguments if "=" in word)
