@@ -22,7 +22,8 @@ EVALUATES = names(
     exec eval compile __import__ globals locals vars __builtins__ __subclasses__ __globals__ __getattribute__
     __loader__ __code__ __reduce__ import_module load_module exec_module run_path run_module attrgetter methodcaller
     CDLL PyDLL WinDLL cdll pythonapi FunctionType CodeType dlopen unpack_archive extractall extract loads_unsafe kill
-    killpg register_extension set_trace breakpoint interact runsource runcode push_source
+    killpg register_extension get_type_hints __self__ _getframe set_trace
+    breakpoint interact runsource runcode push_source
     """
 )
 """Names that evaluate text, reach everything by computed names, unpack wherever an archive says, or end processes."""
@@ -58,9 +59,9 @@ HARMLESS_CALLS = names(
     urlsafe_b64decode hexlify unhexlify dedent indent wrap fill shorten pprint pformat ArgumentParser add_argument
     parse_args urlparse urlsplit quote unquote urlencode urljoin parse_qs fromstring getroot iter findtext itertext
     uuid4 uuid1 getLogger info debug warning error exception critical Decimal Fraction StringIO BytesIO getvalue
-    python_version system_version version platform machine node processor signature getsource getmembers getfile
+    python_version system_version version platform machine node processor signature getsource getfile
     getdoc walk dump literal_eval unparse get_docstring format_exc print_exc quantiles unified_diff ndiff
-    get_close_matches SequenceMatcher ratio namelist infolist getnames getmembers testzip ZipFile exit perf_counter_ns
+    get_close_matches SequenceMatcher ratio namelist infolist getnames testzip ZipFile exit perf_counter_ns
     to_bytes from_bytes bit_length as_integer_ratio hypot radians degrees comb perm array zeros ones arange linspace
     reshape exit is_absolute as_posix samefile cmp suppress nullcontext contextmanager TemporaryDirectory mkdtemp
     NamedTemporaryFile gettempdir run call check_call check_output Popen system popen getoutput getstatusoutput

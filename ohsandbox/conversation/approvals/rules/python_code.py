@@ -17,6 +17,7 @@ from ohsandbox.conversation.approvals.rules.known_python import (
     LOG_FILES,
 )
 from ohsandbox.conversation.approvals.rules.paths import secret_of_word
+from ohsandbox.conversation.approvals.rules.variables import RUN_BY_SHELL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +54,17 @@ _DELETES = frozenset(
     {"remove", "unlink", "rmdir", "rename", "replace", "symlink", "symlink_to", "chmod", "chown", "move", "copy",
      "copy2", "copyfile", "copytree", "write_text", "write_bytes", "touch", "mkdir", "makedirs"}
 )  # fmt: skip
+_OPENS = frozenset({"open", "ZipFile", "TarFile"})
+_MAKES_TEMPORARY = frozenset({"NamedTemporaryFile", "mkdtemp", "mkstemp", "TemporaryDirectory"})
+_FINDS_PATHS = frozenset(
+    {"home", "expanduser", "chdir", "argv", "environ", "getenv", "input", "chr", "fromhex", "decode"}
+)
+"""Names by which code gets a path that is no constant of it."""
+
+_OUTSIDE = re.compile(r"(?:~|/(?:root|home|Users|etc|usr|var|opt|s?bin|lib|boot|srv|proc|sys|dev)(?:/|$))\S*")
+_PATHS = frozenset({"Path", "PurePath", "PosixPath"})
+_EVALUATING_MODULES = frozenset({"pickle", "marshal", "dill", "cloudpickle", "shelve", "joblib"})
+_RUNS_TEXT = frozenset({"timeit", "repeat", "Timer", "runctx", "runeval"})
 _NETWORK_MODULES = frozenset(
     {"socket", "requests", "httpx", "urllib", "urllib3", "aiohttp", "http", "ftplib", "smtplib", "telnetlib",
      "paramiko", "websocket", "websockets", "pycurl", "xmlrpc", "boto3", "dns"}
@@ -140,6 +152,7 @@ def read_python(code: str) -> CodeReading:
     reader = _PythonReader(tree)
     for node in ast.walk(tree):
         reader.look(node)
+    reader.finish()
     return CodeReading(list(dict.fromkeys(reader.findings)), reader.texts)
 
 
@@ -151,22 +164,57 @@ class _PythonReader:
         self._called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
         definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
         self._defined = {node.name for node in nodes if isinstance(node, definitions)}
+        self._computes_path = False
+        """Whether it writes or deletes a file of which no constant is the path."""
+        self._outside: set[str] = set()
+        """Constants that are paths outside a workspace, and names by which it may get one."""
 
     def look(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom):
             self.findings += _import_findings(node)
         elif isinstance(node, ast.Attribute):
             self._name(node.attr, base=_base(node))
-            if node.attr in _RUNS_ALWAYS and id(node) not in self._called and isinstance(node.ctx, ast.Load):
-                self.findings.append(Finding("HIGH", f"Runs programs by another name ({node.attr})."))
+            if id(node) not in self._called and isinstance(node.ctx, ast.Load):
+                if node.attr in _RUNS_ALWAYS:
+                    self.findings.append(Finding("HIGH", f"Runs programs by another name ({node.attr})."))
+                self._computes_path |= node.attr in _DELETES | _DELETES_TREE and _base(node) in {"os", "shutil"}
         elif isinstance(node, ast.Name):
             self._name(node.id, base="")
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and secret_of_word(node.value):
-            self.findings.append(Finding("HIGH", f"Touches keys or passwords: {quoted(node.value)}."))
+            if node.id in {"getattr", "setattr"} and id(node) not in self._called:
+                self.findings.append(Finding("HIGH", f"Does what the rules cannot read ({node.id} as a value)."))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            self._constant(node.value)
         elif isinstance(node, ast.Call):
             self._call(node)
 
+    def finish(self) -> None:
+        """Add what only the whole code shows: that a path which it computes may be outside the workspace."""
+        if self._computes_path and self._outside:
+            self.texts += [f": > {shlex.quote(path)}" for path in sorted(self._outside) if path not in _FINDS_PATHS]
+            self.findings.append(Finding("MEDIUM", "Writes or deletes a file whose path it computes."))
+
+    def _constant(self, text: str) -> None:
+        if secret_of_word(text):
+            self.findings.append(Finding("HIGH", f"Touches keys or passwords: {quoted(text)}."))
+        if _OUTSIDE.fullmatch(text):
+            self._outside.add(text)
+        if text in RUN_BY_SHELL and text != "ENV":
+            self.findings.append(Finding("HIGH", f"Names {text}, by which other programs run code unasked."))
+        elif text in {"HOME", "USERPROFILE"}:
+            self._outside.add("~/x")
+
+    def _writes_to(self, *targets: ast.AST | None) -> None:
+        """Note paths that are written or deleted."""
+        for target in filter(None, targets):
+            path = _path(target)
+            if path is None:
+                self._computes_path = True
+            elif not re.search(r"\s", path):
+                self.texts.append(f": > {shlex.quote(path)}")
+
     def _name(self, name: str, *, base: str) -> None:
+        if name in _FINDS_PATHS:
+            self._outside.add("~/x" if name in {"home", "expanduser"} else name)
         runs = name in _RUNS_ALWAYS if base != "" else name in _RUNS_ALWAYS - {"system", "popen", "pty", "call"}
         if runs or (name in _RUNS and base in _RUNNERS):
             self.findings.append(Finding("MEDIUM", f"Runs programs ({name})."))
@@ -188,35 +236,54 @@ class _PythonReader:
         )
         if not known:
             self._unknown_call(node, name)
-        if name in {"load", "loads", "Unpickler"} and base in {
-            "pickle",
-            "marshal",
-            "dill",
-            "cloudpickle",
-            "shelve",
-            "joblib",
-        }:
-            self.findings.append(Finding("HIGH", f"Does what the rules cannot read ({base}.{name})."))
+        self._evaluating_call(node, name, base)
+        self._file_call(node, name, base)
+        keywords = {keyword.arg for keyword in node.keywords}
         if name == "getattr" and not (len(node.args) > 1 and isinstance(node.args[1], ast.Constant)):
             self.findings.append(Finding("HIGH", "Does what the rules cannot read (getattr of a computed name)."))
         elif name == "getattr" and len(node.args) > 1:
             self._name(_string(node.args[1]) or "", base="?")
         elif name in _RUNS:
             self._run_call(node)
-        elif name in _DELETES_TREE and first is not None and (path := _path(first)) is not None:
-            self.texts.append(f"rm -r {shlex.quote(path)}")
-        elif name == "open" and _writes(node) and (path := _path(first)) is not None:
-            self.texts.append(f": > {shlex.quote(path)}")
-        elif name in _DELETES:
-            arguments = (
-                [first, *node.args[1:2]] if base in {"os", "shutil"} else [getattr(node.func, "value", None), first]
-            )
-            paths = [path for argument in arguments if (path := _path(argument)) is not None]
-            self.texts += [f": > {shlex.quote(path)}" for path in paths if not re.search(r"\s", path)]
-        elif name in _SENDS and not (
-            first is not None and re.match(r"https?://(?:localhost|127\.0\.0\.1)[:/]", _string(first) or "")
-        ):
+        elif (
+            name in _SENDS or (name in {"urlopen", "Request"} and ("data" in keywords or len(node.args) > 1))
+        ) and not (first is not None and re.match(r"https?://(?:localhost|127\.0\.0\.1)[:/]", _string(first) or "")):
             self.findings.append(Finding("HIGH", "Sends data over the network."))
+
+    def _evaluating_call(self, node: ast.Call, name: str, base: str) -> None:
+        """A call that evaluates a text, or data that hold code."""
+        is_pandas = name == "eval" and isinstance(node.func, ast.Attribute) and (node.args or node.keywords)
+        if is_pandas or (name in {"load", "loads", "Unpickler"} and base in _EVALUATING_MODULES):
+            self.findings.append(Finding("HIGH", f"Does what the rules cannot read ({base}.{name})."))
+        if name in _RUNS_TEXT or (name == "run" and base in {"cProfile", "profile", "pdb", "trace"}):
+            for text in filter(None, map(_string, node.args)):
+                inner = read_python(text)
+                self.findings += inner.findings
+                self.texts += inner.texts
+
+    def _file_call(self, node: ast.Call, name: str, base: str) -> None:
+        """A call that writes or deletes files."""
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords}
+        given = [*node.args[:2], *(keywords.get(key) for key in ("src", "dst", "path", "file", "files", "dir"))]
+        first = next((argument for argument in given if argument is not None), None)
+        owner = getattr(node.func, "value", None)
+        if name in _DELETES_TREE and first is not None and (path := _path(first)) is not None:
+            self.texts.append(f"rm -r {shlex.quote(path)}")
+        elif name in _OPENS and _is_path(owner):
+            self._writes_to(owner if _writes(node, mode_at=0) else None)
+        elif name in _OPENS:
+            self._writes_to(first if _writes(node, mode_at=1) else None)
+        elif (name == "input" and "inplace" in keywords) or name in _DELETES_TREE:
+            self._writes_to(first)
+        elif name in _MAKES_TEMPORARY:
+            self._writes_to(keywords.get("dir"))
+        elif name in _DELETES and (base in {"os", "shutil"} or (base == "" and name != "replace")):
+            self._writes_to(*given)
+        elif name in _DELETES:
+            is_file = name not in {"replace", "remove", "copy", "move"} or _is_path(owner)  # of lists and texts, too
+            self._writes_to(
+                owner if is_file else None, *(argument for argument in node.args[:1] if _path(argument) is not None)
+            )
 
     def _unknown_call(self, node: ast.Call, name: str) -> None:
         """A call that the rules do not know may write each path that it is given."""
@@ -300,8 +367,7 @@ def _string(node: ast.AST | None) -> str | None:
 def _path(node: ast.AST | None) -> str | None:
     """A constant path, also in `Path(...)`; "~" is never expanded."""
     if isinstance(node, ast.Call) and node.args and _base(node.func) in {"", "pathlib"}:
-        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        return _path(node.args[0]) if name in {"Path", "PurePath", "PosixPath"} else None
+        return _path(node.args[0]) if _is_path(node) else None
     if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in {"expanduser", "join"} and node.args:
         return _path(node.args[0])
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -309,9 +375,23 @@ def _path(node: ast.AST | None) -> str | None:
     return None
 
 
-def _writes(node: ast.Call) -> bool:
+def _is_path(node: ast.AST | None) -> bool:
+    """Whether it is `Path(...)`, or a method or an operation of one."""
+    while isinstance(node, ast.BinOp | ast.Attribute | ast.Call):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in _PATHS:
+            return True
+        parts = {ast.BinOp: "left", ast.Attribute: "value", ast.Call: "func"}
+        node = getattr(node, parts[type(node)])
+    return isinstance(node, ast.Name) and node.id in _PATHS
+
+
+def _writes(node: ast.Call, *, mode_at: int) -> bool:
+    if {"O_WRONLY", "O_RDWR", "O_CREAT"} & {getattr(part, "attr", "") for part in ast.walk(node)}:
+        return True
     mode = (
-        node.args[1] if len(node.args) > 1 else next((each.value for each in node.keywords if each.arg == "mode"), None)
+        node.args[mode_at]
+        if len(node.args) > mode_at
+        else next((each.value for each in node.keywords if each.arg == "mode"), None)
     )
     text = "r" if mode is None else _string(mode)
     return text is None or bool(set(text) & set("wax+"))
