@@ -210,7 +210,8 @@ class _Rules:
         # a workspace file runs unchecked, as tests do; one that the text wrote is checked
         is_script = "/" in command.path and self._script(command.path, command)
         arguments = arguments_of(command)
-        if command.program in functions or (is_script and arguments.usage is None):
+        is_function = command.program in functions and not command.wrapped_by
+        if is_function or (is_script and arguments.usage is None):
             self._each(hazards_in(command), depth)
             return
         self.note(*word_findings(command, arguments, workdir=self._workdir))
@@ -272,6 +273,8 @@ class _Rules:
                     self._inner(inner, command, frozenset(), depth + 1)
 
     def _script(self, path: str, command: SimpleCommand) -> bool:
+        if "://" in path:
+            return False
         full = command.full(path)
         if full in self._files:
             text, foreign = self._files[full]

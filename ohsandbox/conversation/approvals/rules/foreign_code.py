@@ -37,6 +37,8 @@ _SUBSTITUTION = re.compile(r"^\s{0,3}(?:s|tr|y)(?P<end>[/|#,])(?:(?!(?P=end))[^\
                            r"(?:(?!(?P=end))[^\\\n@`(]|\\[1-9nt/.])*(?P=end)[gimsx]*\s{0,3};?\s{0,3}$")  # fmt: skip
 _DEFAULT_VARIABLE = re.compile(r"\$[_\d]\b")
 """Perl's `$_` and `$1`."""
+_MATCH = re.compile(r"(?<=[\s(~!])/(?:[^/\\\n@$(#`]|\\[\w.])+/[gimsx]*(?=[\s;)]|$)")
+"""A pattern that a text is matched with: no expansion and no group, which may hold code."""
 _OTHER_CHARS = re.compile(r"[\w\s.,;:()+\-*<>=!?]*")
 
 
@@ -48,5 +50,7 @@ def is_harmless(code: str, program: str) -> bool:
     rest = _STRING.sub(" 0 ", _JSON_FILE.sub(" 0 ", code))
     if program == "perl":
         rest = _DEFAULT_VARIABLE.sub(" 0 ", rest)
+    if program in {"perl", "ruby"}:
+        rest = _MATCH.sub(" 0 ", rest)
     is_plain = program in _HARMLESS and _OTHER_CHARS.fullmatch(rest) is not None
     return is_plain and "require" not in rest and all(name in known for name in re.findall(r"[A-Za-z_]\w*", rest))

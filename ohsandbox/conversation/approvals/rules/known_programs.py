@@ -121,6 +121,8 @@ class _TableReader:
             self._at += 1
             if word == "--" and not is_over:
                 is_over = True
+            elif is_over and ("=" in word or word[:1] == "-") and self._usage.operands[-1:] in {("text*",), ("goal*",)}:
+                self._items.append(Argument("flags", word))
             elif not is_over and self._is_option(word):
                 self._option(word)
             elif self._operand(word):

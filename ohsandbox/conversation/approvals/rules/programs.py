@@ -72,19 +72,33 @@ _RULES = (
          "Writes to disks or file systems as a whole."),
     Rule("shutdown reboot halt poweroff", "HIGH", "Stops or restarts the machine."),
     Rule("init", "HIGH", "Stops or restarts the machine.", words="0 6"),
-    Rule("ssh scp sftp ftp tftp nc ncat netcat socat telnet", "HIGH", _REMOTE),
+    Rule("ssh ssh-copy-id scp sftp ftp tftp nc ncat netcat socat telnet", "HIGH", _REMOTE),
     Rule("rsync", "HIGH", _REMOTE, text=re.compile(r"\0(?!-)(?:[\w.-]+@)?[\w.-]+:(?!\\)|\0rsync://")),
     Rule("rsync", "MEDIUM", "Deletes at the target what the source has not.", "--delete --remove-source-files"),
     Rule("systemd-run chroot", "HIGH", "Runs a program beyond this shell ({name})."),
+    Rule("git credential credential-store credential-cache", "HIGH", "Takes keys out of a store."),
+    Rule("gh gcloud az aws", "HIGH", "Takes keys out of a store.",
+         words="token print-access-token print-identity-token get-access-token get-session-token get-login-password"),
     Rule("gpg gpg2", "HIGH", "Takes keys out of the keyring.", "--export-secret-keys --export-secret-subkeys"),
     Rule("rustc", "HIGH", "Lets {name} run a program.", text=re.compile(r"\0(?:-C|--codegen)[\0=]?linker=")),
+    Rule("curl", "HIGH", "Writes a file that the format names.", text=re.compile(r"%output\{")),
+    Rule("cmake", "MEDIUM", "Has cmake read code outside of the workspace.",
+         text=re.compile(
+             r"\0-D\0?CMAKE_\w*(?:INCLUDE|TOOLCHAIN|MODULE|PREFIX)\w*(?::\w+)?=(?:/(?!workspace/|usr/|opt/)|~|\.\.)")),
+    Rule("cmake", "HIGH", "Has cmake run a program with arguments.",
+         text=re.compile(
+             r"\0-D\0?\w*(?:LAUNCHER|COMMAND|PROGRAM|EMULATOR|CLANG_TIDY|CPPCHECK|COMPILER)(?::\w+)?=[^\0]*[;\s]")),
+    Rule("pdflatex xelatex lualatex latex", "MEDIUM", "Gives {name} code.", text=re.compile(r"\0\\")),
+    Rule("mvn mvnw", "MEDIUM", _MAY_DOWNLOAD, text=re.compile(r"\0(?!-)[\w.-]+:[\w.-]+:[^\0]")),
+    Rule("npm pnpm yarn pip pip3 uv composer gh", "HIGH", "Leaves a setting outside of the workspace ({name}).",
+         text=re.compile(r"\0(?:config|c|alias)\0(?:[^\0]*\0){0,2}(?:set|edit)\0|\A\0set\0")),
     Rule("git daemon send-email http-backend shell instaweb", "HIGH", _REMOTE),
     Rule("mount umount mknod insmod modprobe rmmod nsenter unshare pivot_root kexec", "HIGH",
          "Changes mounts, the kernel or namespaces."),
     Rule("iptables ip6tables nft ufw setenforce visudo passwd chpasswd useradd usermod userdel adduser", "HIGH",
          "Changes the firewall or access control."),
     Rule("crontab at batch", "HIGH", "Leaves something behind that runs by itself."),
-    Rule("killall pkill skill snice xkill", "HIGH", "Ends other processes."),
+    Rule("killall killall5 pkill skill snice xkill", "HIGH", "Ends other processes."),
     Rule("mail sendmail mutt msmtp", "HIGH", _REMOTE),
     Rule("history", "HIGH", "Wipes the shell's history.", letters="c"),
     Rule("mapfile readarray", "MEDIUM", _RUNS_TEXT, letters="C"),
@@ -100,7 +114,8 @@ _RULES = (
     Rule("npx bunx uvx pipx pnpx", "MEDIUM", _MAY_DOWNLOAD),
     Rule("npm pnpm yarn", "MEDIUM", _MAY_DOWNLOAD, text=re.compile(r"\A\0(?:[^\0]*\0){0,6}(?:exec|x|dlx)\0")),
 
-    Rule("npm pnpm yarn cargo poetry uv flit hatch", "HIGH", _PUBLISHES, words="publish"),
+    Rule("npm pnpm yarn cargo poetry uv flit hatch mvn mvnw gradle gradlew sbt", "HIGH", _PUBLISHES,
+         words="publish deploy"),
     Rule("gem docker", "HIGH", _PUBLISHES, words="push"),
     Rule("twine", "HIGH", _PUBLISHES, words="upload"),
     Rule("gh", "HIGH", _PUBLISHES, words="merge create delete close edit"),
@@ -110,7 +125,7 @@ _RULES = (
     Rule("gcloud", "HIGH", _PUBLISHES, words="delete deploy"),
     Rule("helm", "HIGH", _PUBLISHES, words="install uninstall upgrade delete"),
     Rule("systemctl", "HIGH", _PUBLISHES, words="enable disable mask stop start restart edit"),
-    Rule("docker podman", "HIGH", "Starts a container that reaches the host.", "--privileged --pid --cap-add",
+    Rule("docker podman", "HIGH", "Starts a container that reaches the host.", "--privileged --pid --cap-add --device",
          text=re.compile(r"(?:-v|--volume|source|src)[=\0 ]?/[:\s,\0]")),
     Rule("docker podman", "MEDIUM", "Removes containers, images or volumes.",
          text=re.compile(r"\0(?:prune|rm|rmi)\0")),
@@ -119,8 +134,8 @@ _RULES = (
          text=re.compile(r"\0(?:\.?SHELL(?:FLAGS)?\s{0,9}[:?+!]{0,3}=|[^=\0]*=[^\0$`;|]*[$`;|])")),
     Rule("make gmake bmake pmake", "MEDIUM", "Gives make commands of its own.",
          text=re.compile(r"\0[^=\0-]*=[^\0]*\s")),
-    Rule("sqlite3 psql mysql mariadb", "HIGH", "Lets {name} run a program.", text=re.compile(
-         r"[\0\s](?:\.(?:sh|sy|lo|im|o|re|exc|ba|cl|cd|ar|w)|\\[!ogwie]|\\copy|system\s)|\|\s{0,3}$|\b(?:writefile|load_extension|edit|fts3_tokenizer|pg_read_file|lo_import|lo_export|outfile|dumpfile)\b|\bprogram\s{1,3}'")),
+    Rule("sqlite3 psql mysql mariadb duckdb", "HIGH", "Lets {name} run a program.", text=re.compile(
+         r"[\0\s](?:\.(?:sh|sy|lo|im|o|re|exc|ba|sa|cl|cd|ar|w)|\\[!ogwie]|\\copy|system\s)|\|\s{0,3}$|\b(?:writefile|load_extension|edit|fts3_tokenizer|pg_read_file|lo_import|lo_export|outfile|dumpfile)\b|\bprogram\s{1,3}'|(?i:\b(?:attach(?:\s{1,9}database)?|into|copy\b[^;\0]{0,200}\bto)\s{1,9}['\"](?:file:)?(?:/|~|\.\.))")),
 
     Rule("git push", "HIGH", "Sends commits out (git push)."),
     Rule("git push", "HIGH", "Overwrites or deletes what others have (git push by force).",
@@ -129,7 +144,8 @@ _RULES = (
     Rule("git fetch pull clone ls-remote", "HIGH", "Puts computed text into a request of {name}.",
          text=re.compile(r"\$[({]|`")),
     Rule("git submodule bisect", "MEDIUM", "Runs what {command} says.", words="foreach run update"),
-    Rule("git remote", "MEDIUM", "Changes where the repository gets and sends commits.", words="add set-url"),
+    Rule("git remote", "MEDIUM", "Changes where the repository gets and sends commits.",
+         words="add set-url remove rm rename"),
     Rule("git clean filter-branch", "MEDIUM", _DISCARDS_WORK),
     Rule("git reset", "MEDIUM", _DISCARDS_WORK, "--hard"),
     Rule("git checkout restore", "MEDIUM", _DISCARDS, text=re.compile(r"\0(?:\.|--|-f|--force)\0")),
@@ -137,6 +153,7 @@ _RULES = (
     Rule("git switch worktree", "MEDIUM", _DISCARDS, "--force --discard-changes", "f"),
     Rule("git rm", "MEDIUM", "Deletes a whole tree.", letters="r"),
     Rule("git reflog gc", "MEDIUM", "Deletes what git could bring back.", "--prune", words="expire delete"),
+    Rule("git tag", "MEDIUM", "Deletes a tag.", "--delete", "d"),
     Rule("git branch", "MEDIUM", "Deletes a branch that may not be merged.", "--delete --force", "DM"),
 )
 # fmt: on
@@ -207,8 +224,8 @@ def _rm(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
             yield Finding("HIGH", f"Deletes as a tree what {quoted(path)} stands for; if empty, perhaps all.")
         else:
             yield from place_findings(path, workdir=workdir)
-    if recursive:
-        yield Finding("MEDIUM", "Deletes a whole tree.")
+    if recursive or any(re.fullmatch(r"(?:.*/)?[*?\[\]a-zA-Z!-]*\*", target) for target in command.operands):
+        yield Finding("MEDIUM", "Deletes a whole tree, or all files of a directory.")
     elif any(re.search(r"[$`]", target) for target in command.operands):
         yield Finding("MEDIUM", "Deletes what the shell computes.")
     if {"xargs", "fd", "fdfind", "parallel"} & set(command.wrapped_by):
@@ -312,6 +329,15 @@ def _awk(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
         yield Finding("MEDIUM", "An awk program of a file, which the rules do not read.")
 
 
+def _edit_in_place(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
+    """Perl's and Ruby's -i: the files are written."""
+    if any(re.match(r"-(?!-)[a-zA-Z0-9]*i", word) for word in command.arguments):
+        code = {following for word, following in command.pairs if re.fullmatch(r"-\w*[eE]", word)}
+        for target in command.operands:
+            if target not in code:
+                yield from place_findings(command.full(target), workdir=workdir)
+
+
 def _move(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
     for target in command.operands[:-1]:
         if is_wide(command.full(target), workdir=workdir):
@@ -361,4 +387,5 @@ _BY_TARGET: dict[str, Callable[[SimpleCommand, str], Iterator[Finding]]] = {
     **dict.fromkeys(("sed", "gsed"), _sed),
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
     **dict.fromkeys(("cd", "pushd"), _change_directory),
+    **dict.fromkeys(("perl", "ruby"), _edit_in_place),
 }

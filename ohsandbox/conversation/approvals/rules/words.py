@@ -23,9 +23,14 @@ _CODE = re.compile(r"[;|&`!<>{}\n\\]|\$\(|\w\s{0,3}\(|^\+\S|\w\s{1,3}/")
 
 _EVALUATES = re.compile(
     r"--?(?:\w+-){0,4}(?:eval|exec|execute|command|cmd|shell|script|hook|program|pager|editor|plugin|preload|wrapper|rsh|"
-    r"invoke|require|run|pre|post|init|expr|ex|startup|on-\w+)(?:-\w+){0,4}(?:=|$)|-[a-zA-Z]*[ecE]$"
+    r"invoke|require|run|pre|post|init|expr|ex|startup|on-\w+)(?:-\w+){0,4}(?:[=:]|$)|-[a-zA-Z]*[ecE]$"
 )
 """Options whose name says that their value is run."""
+
+_NAMES_TOOL = re.compile(
+    r"(?:^|[\s,])(?:--?)?(?:extld|extar|linker|plugin|toolexec|wrapper|codegen-backend)(?:[\s,=]|$)"
+)
+"""Options of compilers and linkers that name a program, or a library that is loaded."""
 
 _PLAIN_VALUE = re.compile(r"[\w./-]*\.\w+|\d[\d.]*")
 """A file's name or a number, as in `-c settings.toml`."""
@@ -34,7 +39,7 @@ _ELSEWHERE = re.compile(r"(?:^-\w|^|[=:,@])((?:/|~|\.\.(?:/|$)|\$HOME\b|\$\{HOME
 """Group 1 is a path in a word, after an option or a separator."""
 
 _DIRECTORIES = frozenset(
-    {"-C", "--directory", "--dir", "--cwd", "--prefix", "--chdir", "--working-dir", "--working-directory",
+    {"-C", "--directory", "--dir", "--cwd", "--prefix", "--chdir", "--working-dir", "--working-directory", "-d",
      "--project-dir", "--rootdir", "--root", "--manifest-path", "--project", "-p", "--path"}
 )  # fmt: skip
 """Options that name the directory where a program works."""
@@ -80,12 +85,22 @@ def _known(item: Argument, command: SimpleCommand, arguments: Arguments, *, work
         yield Finding("MEDIUM", f"The rules do not judge {quoted(item.option or item.text)} of {name}.")
     elif item.kind == "assign" and item.option.startswith("-") and "=-" in item.text:
         yield Finding("MEDIUM", f"The rules do not judge {quoted(item.text)} of {name}.")
+    elif item.kind == "flags":
+        yield from _flags(item.text, name, command, workdir=workdir)
     elif path := _written(item, arguments, command):
         yield from write_findings(path, command, workdir=workdir)
     elif item.kind == "project" or (item.kind == "script" and item.text != "-"):
         yield from _project(item, name, command, workdir=workdir)
     elif item.kind == "tree" and is_home(item.text) and _reads_tree(command):
         yield Finding("HIGH", f"Reads all of {quoted(item.text)}, keys and passwords included.")
+
+
+def _flags(text: str, name: str, command: SimpleCommand, *, workdir: str) -> Iterator[Finding]:
+    if _NAMES_TOOL.search(text):
+        yield Finding("HIGH", f"Has {name} tell another program to run one: {quoted(text)}.")
+    for word in re.split(r"[\s,=]+", text):
+        if word.startswith(("/", "~", "..")):
+            yield from write_findings(word, command, workdir=workdir)
 
 
 def read_findings(paths: Iterable[str]) -> Iterator[Finding]:
@@ -124,7 +139,8 @@ def _written(item: Argument, arguments: Arguments, command: SimpleCommand) -> st
         path = item.text.partition(":")[2]
     elif item.kind == "archive":
         letters = set(command.arguments[0] + command.flags)
-        path = item.text if arguments.has("--create", "--append", "--update") or letters & set("cruA") else ""
+        changes = arguments.has("--create", "--append", "--update", "--delete") or letters & set("cruA")
+        path = item.text if changes else ""
     return path
 
 
@@ -133,7 +149,9 @@ def _unknown(
 ) -> Iterator[Finding]:
     name = command.program if arguments.usage is None else arguments.usage.name
     word = item.text
-    is_code = _CODE.search(re.sub(r"^\w+://", "", word)) or (arguments.usage is None and re.search(r"\s", word))
+    is_code = _CODE.search(re.sub(r"^\w+://|\$\{\w+\.\.\.\}", "", word)) or (
+        arguments.usage is None and re.search(r"\s", word)
+    )
     option, equals, value = word.partition("=") if word.startswith("-") else (before, "=", word)
     if is_code or (equals and _EVALUATES.match(option) and not _PLAIN_VALUE.fullmatch(value)):
         yield Finding("HIGH", f"Gives {name} a text that it may run: {quoted(word)}.")
@@ -155,7 +173,9 @@ def _paths(word: str) -> Iterator[str]:
 
 def _project(item: Argument, name: str, command: SimpleCommand, *, workdir: str) -> Iterator[Finding]:
     path = command.full(item.text)
-    if STDIN.fullmatch(item.text):
+    if "://" in item.text:
+        yield Finding("HIGH", f"Lets {name} run what it downloads: {quoted(item.text)}.")
+    elif STDIN.fullmatch(item.text):
         yield Finding("HIGH", f"Lets {name} run what a command or a text gives it.")
     elif not path.startswith("$PWD/") and not is_inside(path.rstrip("/"), workdir):
         yield Finding("MEDIUM", f"Has {name} work by files outside the workspace: {quoted(item.text)}.")

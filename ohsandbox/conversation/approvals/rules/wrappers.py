@@ -52,6 +52,9 @@ _HAZARDS = SHELLS | names("rm dd mkfs shred curl wget nc ncat sudo su eval git c
 
 _MAX_HAZARDS = 3
 
+_JOINS_WORDS = names("eval watch parallel hyperfine entr tmux screen npm pnpm yarn composer")
+"""Programs that run their operands together as one shell text."""
+
 
 def is_interpreter(program: str) -> bool:
     """Whether the program runs code from its arguments or from stdin."""
@@ -70,7 +73,7 @@ def inner_of(command: SimpleCommand) -> Iterator[InnerCommand]:
         yield from _of_find(command)
     else:
         shell = [item.text for item in arguments.of_kind("shell")]
-        if name in {"eval", "watch", "parallel", "hyperfine", "entr", "tmux", "screen"}:
+        if name in _JOINS_WORDS:
             shell = [" ".join(shell), *(text for text in shell if " " in text)]
         yield from (InnerCommand("shell", text) for text in shell if text)
         yield from (InnerCommand("python", item.text) for item in arguments.of_kind("python"))
