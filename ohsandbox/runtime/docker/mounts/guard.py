@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import DIRECTORY, state_dir
 from ohsandbox.private_files import NEW_FILE
+from ohsandbox.runtime.docker.mounts import git_exclude
 from ohsandbox.runtime.docker.mounts.guard_mounts import GuardMount, LinkedFile, decode_mountinfo
 from ohsandbox.runtime.docker.mounts.mount_policy import path_directories
 from ohsandbox.runtime.workspace import git_layout, git_programs
@@ -115,6 +116,8 @@ def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -
         if gone and name == "modules" and _kind(workspace, f"{path.removesuffix(name)}HEAD"):
             with contextlib.suppress(OSError), opened_below(workspace, path.removesuffix(name).rstrip("/")) as above:
                 os.rmdir(name, dir_fd=above)  # fails if something is in it
+        if gone and name == "info":
+            git_exclude.clean(workspace, path)
         is_alternates = f"/{path}".endswith(f"/{_ALTERNATES}")
         content = b"" if gone and is_alternates else (_UNMADE if gone else _LOCKS).get(name)
         if content is None or git_layout.read_small(workspace, path) != content.decode():
@@ -370,6 +373,14 @@ class _MountPlan:
                         is_there = _make(self.root, path, git_programs.HELD_PROGRAM)
             if is_there:
                 self.lock(path)
+                if git_programs.is_held(self.root, path):
+                    git_exclude.add(self.root, path, self._git_directories())
+
+    def _git_directories(self) -> dict[str, str]:
+        """Return the git directories in the workspace by the top directory of their working tree."""
+        own = {path: path for path, mode in self._dotgits.items() if stat.S_ISDIR(mode)}
+        inside = {path: target for path, target in self._pointers.items() if target and not target.startswith("/")}
+        return {path.rpartition("/")[0]: directory for path, directory in (own | inside).items()}
 
 
 def _enclosing_repository(workspace: str) -> Iterator[tuple[str, str, str]]:

@@ -345,6 +345,28 @@ def test_what_stood_for_a_missing_program_goes_with_the_last_sandbox_and_a_chang
     assert not (project / "inc").exists()
 
 
+@pytest.mark.parametrize("place", ["", "tree", "libs/sub"])
+def test_git_adds_no_file_that_stands_for_a_missing_one(project: Path, place: str) -> None:
+    exclude = Path(host_git(project / place, "rev-parse", "--git-path", "info/exclude").strip())
+    exclude = exclude if exclude.is_absolute() else project / place / exclude
+    exclude.parent.mkdir(exist_ok=True)
+    exclude.write_text("mine")
+    include = project / place / "odd[*]"
+    host_git(project / place, "config", "include.path", str(include))
+    host_git(project / place, "config", "diff.external", "tools/dx")
+    guard(str(project), "guarded")
+    assert include.exists()
+    assert (project / place / "tools" / "dx").exists()
+    host_git(project / place, "add", "-A")
+    added = host_git(project / place, "diff", "--cached", "--name-only", "--no-ext-diff").split()
+    assert {"odd[*]", "tools/dx"}.isdisjoint(added)
+    guards.release(str(project), gone=False)
+    assert "dx" in exclude.read_text()
+    guards.release(str(project), gone=True)
+    assert exclude.read_text() == "mine\n"
+    assert not include.exists()
+
+
 def test_a_lock_is_removed_from_what_lost_its_head_as_well(project: Path) -> None:
     guard(str(project), "guarded")
     (project / ".git" / "HEAD").unlink()
