@@ -373,7 +373,8 @@ class _MountPlan:
                         is_there = _make(self.root, path, git_programs.HELD_PROGRAM)
             if is_there:
                 self.lock(path)
-                if git_programs.is_held(self.root, path):
+                # `git stash -u` would fail to remove an empty directory that is a mount point
+                if git_programs.is_held(self.root, path) or (names is Names.DIRECTORY and _is_empty(self.root, path)):
                     git_exclude.add(self.root, path, self._git_directories())
 
     def _git_directories(self) -> dict[str, str]:

@@ -781,6 +781,26 @@ def test_git_works_in_a_guarded_workspace(sandbox: Any, sh: Any, project: Path, 
 
 
 @pytest.mark.docker
+def test_files_can_be_stashed_where_a_directory_of_hooks_and_a_program_are_missing(
+    sandbox: Any, sh: Any, tmp_path: Path, git_image: Callable[[], str]
+) -> None:
+    project = tmp_path / "project"
+    host_git(tmp_path, "init", "-q", str(project))
+    (project / "a").write_text("a\n")
+    host_git(project, "add", "a")
+    host_git(project, "-c", "user.name=x", "commit", "-q", "-m", "first")
+    host_git(project, "config", "core.hooksPath", ".githooks")
+    host_git(project, "config", "diff.external", "tools/dx")
+    host_git(project, "config", "user.name", "x")
+    host_git(project, "config", "user.email", "a@b")
+    runtime = sandbox(git_image(), workspace=owned(project))
+    done = sh(runtime, "git config --global --add safe.directory '*'; echo b >> a; echo c > c; git stash -q -u; cat a")
+    assert (done.code, done.out) == (0, "a\n")
+    assert sh(runtime, "git stash pop -q && git add -A && git commit -q -m second").code == 0
+    assert set(host_git(project, "ls-files").split()) == {"a", "c"}
+
+
+@pytest.mark.docker
 def test_a_read_only_repository_can_be_read(sandbox: Any, sh: Any, project: Path, git_image: Callable[[], str]) -> None:
     runtime = sandbox(git_image(), workspace=project, git="ro")
     done = sh(
