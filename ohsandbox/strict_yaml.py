@@ -1,7 +1,7 @@
 """YAML, read strictly: no key twice, no tag but YAML's own scalars', bounded depth and size, and the line of every key.
 
-Numbers are those of YAML 1.2's core schema, as Compose reads them: `1:30` and `2026-11-28` are texts. Base 60 of
-YAML 1.1 takes time quadratic in the text.
+Numbers and booleans are those of YAML 1.2's core schema, as Compose reads them: `1:30`, `2026-11-28`, `yes` and `off`
+are texts. Base 60 of YAML 1.1 takes time quadratic in the text.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ _FLOAT = re.compile(
     r"\A[-+]?(?:(?:\.[0-9]++|[0-9]++\.[0-9]*+)(?:[eE][-+]?[0-9]++)?|[0-9]++[eE][-+]?[0-9]++"
     r"|\.(?:inf|Inf|INF|nan|NaN|NAN))\Z"
 )
+_BOOLEAN = re.compile(r"\A(?:true|True|TRUE|false|False|FALSE)\Z")
+YES, NO = (True, "yes", "on", "y"), (False, "no", "off", "n")
+"""What Compose takes for a boolean where it needs one."""
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -69,8 +72,10 @@ _BoundedLoader.yaml_constructors |= {
     None: yaml.SafeLoader.yaml_constructors[None],
 }  # fmt: skip
 for _character, _resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items():
-    _kept = [(tag, pattern) for tag, pattern in _resolvers if tag.removeprefix(_TAG) in {"null", "bool", "merge"}]
+    _kept = [(tag, pattern) for tag, pattern in _resolvers if tag.removeprefix(_TAG) in {"null", "merge"}]
     _BoundedLoader.yaml_implicit_resolvers[_character] = _kept
+for _character in "tTfF":
+    _BoundedLoader.yaml_implicit_resolvers.setdefault(_character, []).append((f"{_TAG}bool", _BOOLEAN))
 for _character in "+-.0123456789":
     _BoundedLoader.yaml_implicit_resolvers.setdefault(_character, []).extend([
         (f"{_TAG}int", _INTEGER), (f"{_TAG}float", _FLOAT),
@@ -229,6 +234,13 @@ def _child(node: Any, part: int | str) -> tuple[Any, Any] | None:
 def mapping_or_empty(value: object) -> dict[str, Any]:
     """Return a copy of a mapping; {} for any other value."""
     return dict(value) if isinstance(value, dict) else {}
+
+
+def text_of(value: str | float) -> str:
+    """Return a scalar as Compose writes it where it needs text: `1.0` is `1`, and `True` is `true`."""
+    if isinstance(value, str):
+        return value
+    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
 
 
 def amount(value: object) -> float | None:

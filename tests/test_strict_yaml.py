@@ -16,11 +16,11 @@ from ohsandbox.strict_yaml import InvalidYaml, parse_yaml
         ("0", 0), ("-1_000", -1000), ("0o17", 15), ("017", 15), ("08", "08"), ("0x1F", 31), ("0b11", 3),
         ("18446744073709551615", 2**64 - 1), ("1.5", 1.5), (".5", 0.5), ("1.", 1.0), ("1e3", 1000.0),
         ("-2.5E-1", -0.25), ("1.2.3", "1.2.3"), ("1e", "1e"), ("!!str 5", "5"), ("!!int 5", 5), ("~", None),
-        ("yes", True), ("on", True),
+        ("true", True), ("FALSE", False), ("yes", "yes"), ("on", "on"), ("No", "No"), ("y", "y"), ("!!bool yes", True),
         ('"5"', "5"), ("'.inf'", ".inf"),
     ],
 )  # fmt: skip
-def test_scalars_are_those_of_yaml_1_2_with_the_booleans_of_1_1(scalar: str, value: Any) -> None:
+def test_scalars_are_those_of_yaml_1_2(scalar: str, value: Any) -> None:
     read = parse_yaml(f"a: {scalar}").value["a"]
     assert (type(read), read) == (type(value), value)
 
@@ -42,7 +42,7 @@ def test_scalars_are_those_of_yaml_1_2_with_the_booleans_of_1_1(scalar: str, val
         ("!!python/object/apply:os.system [id]", "line 1: not YAML: could not determine a constructor for the tag"),
         ("1: a\n0x1: b", "line 2: key '0x1' is there twice, first in line 1"),
         ('1: a\n"1": b', "line 2: key '1' is there twice, first in line 1"),
-        ("yes: a\ntrue: b", "line 2: key 'true' is there twice, first in line 1"),
+        ("True: a\ntrue: b", "line 2: key 'true' is there twice, first in line 1"),
         ("a: 1\n" * 1000, "key 'a' is there twice, first in line 1; and 979 more"),
         ("? [a]\n: b", "line 1: not YAML: found unhashable key"),
         ("a: &a [*a]", "line 1: refers to itself by an alias"),

@@ -16,7 +16,7 @@ from ohsandbox.paths import path_below
 from ohsandbox.private_files import open_regular
 from ohsandbox.runtime.build_options import Build, resolved_build
 from ohsandbox.runtime.service_options import Service, check_services
-from ohsandbox.strict_yaml import InvalidYaml, YamlFile, amount, mapping_or_empty, parse_yaml
+from ohsandbox.strict_yaml import NO, YES, InvalidYaml, YamlFile, amount, mapping_or_empty, parse_yaml, text_of
 from ohsandbox.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class _ComposeReader:
 
     def _other(self, key: str, value: Any) -> None:
         """Handle a key that `Service` has no field for: refuse it if it could reach anything, else note it."""
-        if key == "profiles" or key.startswith("x-") or (value is False and key in {"privileged", "oom_kill_disable"}):
+        if key == "profiles" or key.startswith("x-") or (value in NO and key in {"privileged", "oom_kill_disable"}):
             return
         if key in _UNUSED:
             self._notes.append(f"{'.'.join((*self._where, key))} has no meaning here")
@@ -286,7 +286,7 @@ class _ComposeReader:
         }:
             self._refuse(("healthcheck", str(key)), "is not known")
         test = told.get("test")
-        if told.get("disable") is True:
+        if told.get("disable") in YES:
             found["healthcheck"] = ()
         elif isinstance(test, str):
             found["healthcheck"] = self._text(("healthcheck",), test)
@@ -344,8 +344,6 @@ class _ComposeReader:
 
     def _text(self, where: tuple[str, ...], value: Any) -> str:
         """Return the value as text, with the defaults of variables substituted."""
-        if isinstance(value, bool):
-            return str(value).lower()
         if not isinstance(value, str | int | float):
             self._refuse(where, f"{str(value)[:60]!r} is not text")
             return ""
@@ -357,7 +355,7 @@ class _ComposeReader:
                 self._refuse(where, f"${{{found[2] or found[3]}}} has no default. Write ${{NAME:-default}}")
             return found[5] or ""
 
-        return _VARIABLE.sub(variable, str(value))
+        return _VARIABLE.sub(variable, text_of(value))
 
     def _refuse(self, where: tuple[str, ...], message: str) -> None:
         place = (*self._where, *where)

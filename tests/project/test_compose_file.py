@@ -67,6 +67,18 @@ def test_what_a_compose_file_says_becomes_services(tmp_path: Path) -> None:
     assert "service 'debug' is of a profile and not started" in notes
 
 
+def test_scalars_become_the_texts_that_compose_writes(tmp_path: Path) -> None:
+    (service,), _ = read(
+        tmp_path,
+        "services:\n  on:\n    image: x\n    user: yes\n    privileged: no\n    healthcheck: {test: a, disable: yes}\n"
+        "    environment: {A: yes, B: off, C: true, D: 1.0, E: 1e3, F: 010, G: 1.10, NO: y, H: '1.0'}\n",
+    )
+    assert (service.name, service.user, service.healthcheck) == ("on", "yes", ())
+    assert service.env == {
+        "A": "yes", "B": "off", "C": "true", "D": "1", "E": "1000", "F": "8", "G": "1.1", "NO": "y", "H": "1.0"
+    }  # fmt: skip
+
+
 def test_only_those_that_are_named_and_what_they_need(tmp_path: Path) -> None:
     assert [one.name for one in read(tmp_path, WHOLE, "web").services] == ["db", "migrate", "web"]
     with pytest.raises(UsageError, match=r"has no service 'wbe'\. Did you mean 'web'"):

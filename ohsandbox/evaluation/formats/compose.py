@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox.evaluation.formats.inputs import parse_task_yaml, read_text
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
 from ohsandbox.evaluation.task import Files
+from ohsandbox.strict_yaml import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -219,8 +220,6 @@ class _ServiceReader:
 
     def _text(self, key: str, value: Any) -> str:
         """Return the value with variables substituted, as Compose does."""
-        if isinstance(value, bool):
-            return str(value).lower()
         if not isinstance(value, str | int | float):
             self._refuse((key,), f"{str(value)[:60]!r}: expected a text")
             return ""
@@ -238,7 +237,7 @@ class _ServiceReader:
                 self._refuse((key,), f"${{{name}}} is not set here: set it, or write ${{{name}:-default}}")
             return operand
 
-        return _VARIABLE.sub(variable, str(value))
+        return _VARIABLE.sub(variable, text_of(value))
 
     def _refuse(self, location: tuple[str, ...], message: str) -> None:
         full_location = (*self._where, *location)
