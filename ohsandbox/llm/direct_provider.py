@@ -18,7 +18,7 @@ import httpx
 from ohsandbox.llm import error_mapping
 from ohsandbox.llm.anthropic_format import AnthropicFormat, anthropic_format, anthropic_key
 from ohsandbox.llm.errors import ModelUnavailableError
-from ohsandbox.llm.http_client import BoundedClient, is_json
+from ohsandbox.llm.http_client import LITELLM_TLS, BoundedClient, is_json
 from ohsandbox.llm.model_list import cost_usd, model_entry
 from ohsandbox.llm.openai_format import OpenAIFormat, openai_format
 from ohsandbox.llm.provider import Answer, Unfinished, current_attempt
@@ -38,7 +38,7 @@ _FORMATS: dict[str, Callable[[LLMConfig, str], WireFormat | None]] = {
     "openai": openai_format,
     "anthropic": anthropic_format,
 }
-_LITELLM_ONLY = ("USE_LITELLM_PROXY", "SSL_VERIFY", "SSL_SECURITY_LEVEL", "SSL_ECDH_CURVE")
+_LITELLM_ONLY = ("USE_LITELLM_PROXY", *LITELLM_TLS)
 """Variables that litellm obeys and httpx does not."""
 _DONE = "[DONE]"
 _READ_OUT_S = 0.25
@@ -62,6 +62,7 @@ class DirectProvider:
         self._config, self._format = config, wire_format
         self._lock = threading.Lock()
         self._http = BoundedClient()
+        self._http.prepare(wire_format.url)
         weakref.finalize(self, self._http.client.close)
         self._through_litellm: Provider | None = None
 

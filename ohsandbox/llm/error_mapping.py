@@ -91,6 +91,21 @@ REFUSED = ErrorKind(
     max_attempts=3,
 )
 """An address of this machine refused: only starting the server helps."""
+UNRESOLVED = REFUSED._replace(
+    fact="could not be reached, since its host has no address",
+    remedy="Check `base_url`, the network, and whether HTTPS_PROXY must name a proxy.",
+)
+CERTIFICATE = ErrorKind(
+    errors.ModelUnavailableError,
+    "could not be reached, since the certificate is not trusted",
+    "Add your company's certificate to this machine's store, or set REQUESTS_CA_BUNDLE to its PEM file.",
+)
+PROXY_LOGIN = ErrorKind(
+    errors.ModelUnavailableError,
+    "could not be reached, since your proxy wants a password",
+    "Write it into HTTPS_PROXY: http://NAME:PASSWORD@HOST:PORT.",
+)
+NETWORK_SETTING = ErrorKind(errors.ModelRequestError, "could not be asked", "Correct the variable of the environment.")
 TIMEOUT = ErrorKind(
     errors.ModelUnavailableError, "did not answer in time", "Raise `timeout_s`, or check `base_url`.", retryable=True
 )
@@ -125,12 +140,15 @@ CLIENT = ErrorKind(
     errors.ModelRequestError, "could not be asked", "Check the settings of the model; `--debug` shows more."
 )
 
+_WITH_LOCATION = frozenset({_REDIRECT, UNREADABLE, REFUSED, UNRESOLVED, CERTIFICATE, PROXY_LOGIN, NETWORK_SETTING})
+"""Kinds whose message quotes the attempt's location, or the beginning of its body."""
 _BY_STATUS = {
     400: REQUEST,
     401: _AUTHENTICATION,
     402: _PAYMENT,
     403: PERMISSION,
     404: NOT_FOUND,
+    407: PROXY_LOGIN,
     405: NOT_FOUND,
     408: TIMEOUT,
     409: SERVER,
@@ -273,7 +291,7 @@ def failure_of(error: Exception, attempt: Attempt, *, model: str, secrets: Abstr
     """
     kind = attempt.refusal or kind_of(error, status=attempt.status, asked=attempt.asked)
     detail = "" if attempt.refusal or kind is NO_PROVIDER else str(error)
-    if kind in {_REDIRECT, UNREADABLE, REFUSED}:
+    if kind in _WITH_LOCATION:
         detail = attempt.head.decode(errors="replace") if kind is UNREADABLE else attempt.location
     failed = failure(kind, model=model, detail=detail, status=attempt.status, secrets=secrets | attempt.secrets)
     return failed._replace(retry_after=attempt.retry_after or _retry_after(error))

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import ipaddress
+import contextlib
 import json
-import os
 import socket
+import ssl
 import weakref
 import zlib
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from ohsandbox.errors import UsageError
 from ohsandbox.llm import error_mapping
 from ohsandbox.llm.provider import Attempt, current_attempt
 from ohsandbox.llm.response_parsing import repair_response
+from ohsandbox.network.http_transport import UserTransport
+from ohsandbox.network.user_proxies import is_loopback
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _LIMIT_BYTES = 32 * 1024 * 1024
 """Limit of a decompressed body; the longest answers of today's models are under 1 MiB."""
@@ -29,6 +31,8 @@ _HEAD_BYTES = 512
 _KEEPALIVE_S = 60.0
 """How long idle connections stay open: httpx's 5 s are less than most tools take; a TLS handshake costs two round
 trips."""
+LITELLM_TLS = ("SSL_VERIFY", "SSL_SECURITY_LEVEL", "SSL_ECDH_CURVE")
+"""Variables of TLS that litellm obeys and httpx does not."""
 _CREDENTIAL_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
 
 
@@ -44,16 +48,19 @@ class BoundedClient:
     """
 
     def __init__(self, verify: ssl.SSLContext | str | bool | None = None) -> None:  # noqa: FBT001 - httpx's own
-        """Verify certificates by verify; by default as httpx does, with one TLS context for all clients."""
-        if verify is None:
-            verify = _tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+        """Verify certificates by verify; by default by `client_context`."""
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._transport = _Transport(verify, limits=httpx.Limits(keepalive_expiry=_KEEPALIVE_S))
         self.client = httpx.Client(
-            verify=verify,
+            transport=self._transport,
             follow_redirects=False,
-            limits=httpx.Limits(keepalive_expiry=_KEEPALIVE_S),
             event_hooks={"request": [self._before], "response": [_after]},
         )
+
+    def prepare(self, url: str) -> None:
+        """Load what a connection to url needs; errors are told by the request itself."""
+        with contextlib.suppress(UsageError, httpx.InvalidURL):
+            self._transport.prepare(httpx.URL(url))
 
     def abort(self) -> None:
         """Break every connection; readers get an error. The client can be used again."""
@@ -76,34 +83,41 @@ class BoundedClient:
 
         asked holds the address of a request's connection, for the message if it fails.
         """
-        if event == "connection.connect_tcp.started":
+        if event.endswith("connect_tcp.started"):
             request.update(info)
-        if (
-            event == "connection.connect_tcp.failed"
-            and _is_refused(info["exception"])
-            and _is_loopback(request["host"])
-        ):
-            attempt = current_attempt()
-            attempt.refusal, attempt.location = error_mapping.REFUSED, f"{request['host']}:{request['port']}"
-        if event in {"connection.connect_tcp.complete", "connection.start_tls.complete"}:
+        if event.endswith(("connect_tcp.failed", "start_tls.failed")):
+            _record_failure(info["exception"], request)
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             self._sockets.add(info["return_value"].get_extra_info("socket"))
 
 
-@lru_cache(maxsize=4)
-def _tls_context(*_places: str | None) -> ssl.SSLContext:
-    """Return httpx's TLS context for these values of SSL_CERT_FILE and SSL_CERT_DIR; to load one takes 22 ms."""
-    return httpx.create_ssl_context()
+class _Transport(UserTransport):
+    """Records why a request was not sent: the clients of litellm keep no cause."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        attempt = current_attempt()
+        try:
+            return super().handle_request(request)
+        except UsageError as error:
+            attempt.refusal, attempt.location = error_mapping.NETWORK_SETTING, str(error).rstrip(".")
+            raise httpx.ConnectError(str(error)) from None
+        except httpx.ProxyError as error:
+            if "407" in str(error):
+                attempt.refusal, attempt.location = error_mapping.PROXY_LOGIN, str(error)
+            raise
 
 
-def _is_refused(error: BaseException) -> bool:
-    return any(isinstance(cause, ConnectionRefusedError) for cause in (error, error.__cause__, error.__context__))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+def _record_failure(error: BaseException, request: Mapping[str, Any]) -> None:
+    """Record the reason of a failed connection in the attempt, if it says what to do."""
+    attempt, address = current_attempt(), f"{request.get('host')}:{request.get('port')}"
+    for cause in (error, error.__cause__, error.__context__):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            attempt.refusal = error_mapping.CERTIFICATE
+            attempt.location = f"{address}: {cause.verify_message or cause}"
+        elif isinstance(cause, socket.gaierror):
+            attempt.refusal, attempt.location = error_mapping.UNRESOLVED, str(request.get("host"))
+        elif isinstance(cause, ConnectionRefusedError) and is_loopback(str(request.get("host"))):
+            attempt.refusal, attempt.location = error_mapping.REFUSED, address
 
 
 _MAX_VALUES = 300_000

@@ -20,7 +20,7 @@ from litellm.llms.custom_httpx.http_handler import HTTPHandler, get_ssl_configur
 
 from ohsandbox.llm import error_mapping  # noqa: E402
 from ohsandbox.llm.errors import ModelAuthenticationError  # noqa: E402
-from ohsandbox.llm.http_client import BoundedClient  # noqa: E402
+from ohsandbox.llm.http_client import LITELLM_TLS, BoundedClient  # noqa: E402
 from ohsandbox.llm.model_list import is_priced, listed_info  # noqa: E402
 from ohsandbox.llm.provider import Answer, ModelInfo, Unfinished, current_attempt  # noqa: E402
 from ohsandbox.llm.response_parsing import StreamedAnswer, token_count  # noqa: E402
@@ -145,10 +145,10 @@ class LiteLLMProvider:
         return openai.OpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=http)
 
     def _bounded_client(self) -> BoundedClient:
-        """Create the client for all requests, with litellm's certificate settings (SSL_CERT_FILE, SSL_VERIFY)."""
+        """Create the client for all requests, with litellm's certificates if a variable of its own is set."""
         with self._lock:
             if self._http is None:
-                self._http = BoundedClient(get_ssl_configuration())
+                self._http = BoundedClient(get_ssl_configuration() if any(map(os.environ.get, LITELLM_TLS)) else None)
                 weakref.finalize(self, self._http.client.close)
             return self._http
 

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.request import getproxies, proxy_bypass
 
 import httpcore2
 import httpx2
 from fastmcp.client.transports import ClientTransport, SSETransport, StreamableHttpTransport
 
-from ohsandbox.mcp.relay import CONNECT_S, LOOPBACK, ConnectionRelay, SandboxNetwork
+from ohsandbox.mcp.relay import CONNECT_S, ConnectionRelay, SandboxNetwork
 from ohsandbox.mcp.streams import MAX_LINE_BYTES, MAX_PARTS, has_too_many_parts
+from ohsandbox.network.tls import client_context
+from ohsandbox.network.user_proxies import proxy_fault, proxy_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -101,10 +103,18 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
 
     def __init__(self, memory: _Reached) -> None:
         relay = memory.relay
-        super().__init__(proxy=None if relay else _proxy_for(httpx2.URL(memory.url)))
+        url = httpx2.URL(memory.url)
+        proxy = None if relay else proxy_url(url.scheme, url.host)
+        tls = url.scheme == "https" or (proxy or "").startswith("https:")
+        context = client_context() if tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # an empty one trusts nobody
+        of_proxy = context if (proxy or "").startswith("https:") else None
+        try:
+            super().__init__(verify=context, proxy=proxy and httpx2.Proxy(proxy, ssl_context=of_proxy))
+        except (ValueError, httpx2.InvalidURL, ImportError) as error:
+            raise proxy_fault(proxy or "", error) from None
         if relay is not None:  # httpx has no parameter for this
             self._pool = httpcore2.AsyncConnectionPool(
-                ssl_context=httpx2.create_ssl_context(), network_backend=SandboxNetwork(relay),
+                ssl_context=context, network_backend=SandboxNetwork(relay),
                 max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_IDLE_CONNECTIONS,
                 keepalive_expiry=IDLE_S,
             )  # fmt: skip
@@ -123,15 +133,6 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
             raise
         response.stream = _BoundedStream(request, response, self._memory)
         return response
-
-
-def _proxy_for(url: httpx2.URL) -> str | None:
-    """Return the proxy in HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, which httpx ignores here."""
-    if url.host in LOOPBACK or proxy_bypass(url.host):
-        return None
-    proxies = getproxies()
-    proxy = proxies.get(url.scheme) or proxies.get("all")
-    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
 
 
 def _refusal(request: httpx2.Request, response: httpx2.Response) -> str:

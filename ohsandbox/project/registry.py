@@ -106,9 +106,11 @@ def _download(reference: _Reference, text: str) -> tuple[str, bytes]:
     """Download a feature's layer; return its digest and content."""
     import httpx  # noqa: PLC0415 - slow, and few projects have a feature of a registry
 
+    from ohsandbox.network.http_transport import UserTransport  # noqa: PLC0415 - slow: loads httpx
+
     registry = _Registry(reference, text)
     try:
-        with httpx.Client(timeout=TIMEOUT_S, follow_redirects=False) as client:
+        with httpx.Client(transport=UserTransport(), timeout=TIMEOUT_S, follow_redirects=False) as client:
             manifest = registry.get(client, f"manifests/{reference.version}", _MAX_MANIFEST_BYTES)
             if ":" in reference.version and _digest(manifest) != reference.version:
                 raise registry.fault("what its registry sends has another digest. Correct the reference.")

@@ -64,9 +64,14 @@ def test_certificates_are_loaded_once_for_each_value_of_the_environment(
 
     monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", noted)
     bundle = str(shutil.copy(certifi.where(), tmp_path / "certificates.pem"))
+    for name in ("SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SSL_CERT_FILE", bundle)
     for _ in range(2):
-        BoundedClient().client.close()
+        client = BoundedClient()
+        client.prepare("https://api.example.org")
+        client.client.close()
+    BoundedClient().prepare("http://api.example.org")
     assert loaded == [bundle]
 
 

@@ -5,8 +5,6 @@ This module imports `cryptography` and h11, so import it only at first use.
 
 from __future__ import annotations
 
-import os
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,14 +13,13 @@ import certifi
 from ohsandbox.network.credentials.certificate_authority import CertificateAuthority, java_trust_store
 from ohsandbox.network.credentials.credentials import rules_of
 from ohsandbox.network.credentials.interception import CredentialInterceptor
+from ohsandbox.network.tls import client_context
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import ssl
+    from collections.abc import Sequence
 
     from ohsandbox.network.credentials.credentials import Credential
-
-_BUNDLE_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-"""Variables of the user that name a CA bundle; OpenSSL itself reads `SSL_CERT_FILE` and `SSL_CERT_DIR`."""
 
 
 class CredentialBroker:
@@ -43,7 +40,7 @@ class CredentialBroker:
         ca_bundle: str | Path | None = None,
         upstream: ssl.SSLContext | None = None,
     ) -> None:
-        """Create the sandbox's authority; upstream None verifies hosts as `upstream_context` does.
+        """Create the sandbox's authority; upstream None verifies hosts as `client_context` does.
 
         Raises:
             OSError: ca_bundle cannot be read.
@@ -52,7 +49,7 @@ class CredentialBroker:
         authority = CertificateAuthority(credential.host for credential in credentials)
         self.rules = rules_of(credentials)
         self.interceptor = CredentialInterceptor(
-            credentials, authority, upstream_context(ca_bundle) if upstream is None else upstream
+            credentials, authority, client_context(ca_bundle) if upstream is None else upstream
         )
         self.certificate = authority.certificate
         self.bundle = roots.rstrip() + b"\n" + authority.certificate
@@ -63,17 +60,3 @@ class CredentialBroker:
 
     def __repr__(self) -> str:
         return f"CredentialBroker({', '.join(self.rules)})"
-
-
-def upstream_context(ca_bundle: str | Path | None = None, environ: Mapping[str, str] | None = None) -> ssl.SSLContext:
-    """Return the context that verifies the real hosts, by this machine's trust store, user variables and ca_bundle."""
-    context = ssl.create_default_context()
-    environ = os.environ if environ is None else environ
-    bundles = [*(environ.get(variable) for variable in _BUNDLE_VARIABLES), ca_bundle]
-    for bundle in [Path(bundle_path).expanduser() for bundle_path in bundles if bundle_path]:
-        if bundle.is_file():
-            context.load_verify_locations(bundle)
-    if not context.cert_store_stats()["x509_ca"]:  # Python's own builds for macOS have no roots
-        context.load_verify_locations(certifi.where())
-    context.set_alpn_protocols(["http/1.1"])
-    return context

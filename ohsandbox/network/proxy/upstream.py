@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import socket
-import ssl
 import urllib.parse
 import urllib.request
 from collections.abc import Awaitable, Callable
@@ -14,8 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import h11
 
+from ohsandbox.errors import UsageError
 from ohsandbox.network.addresses import address_problem, is_this_machine
 from ohsandbox.network.loop import in_daemon_thread
+from ohsandbox.network.tls import client_context
+from ohsandbox.network.user_proxies import proxy_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,13 +94,6 @@ def proxy_of(url: str) -> UpstreamProxy:
     return UpstreamProxy(parts.hostname, port or (443 if tls else 80), tls, authorization)
 
 
-def _goes_past(host: str, no_proxy: str) -> bool:
-    """Whether NO_PROXY matches a host: the host itself, a parent domain, or `*`."""
-    names = [entry.strip().lower().partition(":")[0] for entry in no_proxy.split(",")]
-    domains = [domain.removeprefix("*").lstrip(".") for domain in names if domain]
-    return "*" in names or any(host == entry or host.endswith(f".{entry}") for entry in domains if entry)
-
-
 async def resolved(host: str, port: int) -> Sequence[str]:
     """Return the addresses that this machine's resolver returns, in its order; raise OSError if there are none.
 
@@ -169,10 +164,8 @@ class Dialer:
         Raises:
             UpstreamError: the proxy's URL is invalid or has another scheme than http and https.
         """
-        url = self._proxies.get(scheme) or self._proxies.get("all")
-        if not url or _goes_past(host, self._proxies.get("no", "")):
-            return None
-        return proxy_of(url)
+        url = proxy_url(scheme, host, self._proxies)
+        return None if url is None else proxy_of(url)
 
     async def open(self, host: str, port: int, *, private: bool) -> Streams:
         """Open a connection to a checked address of host, or a tunnel to host through the user's proxy.
@@ -228,8 +221,10 @@ class Dialer:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 reader, writer = await self._connect(proxy.host, proxy.port)
                 if proxy.tls:
-                    await writer.start_tls(ssl.create_default_context(), server_hostname=proxy.host)
+                    await writer.start_tls(client_context(), server_hostname=proxy.host)
                 return reader, writer
+        except UsageError as error:
+            raise UpstreamError(f"is behind your proxy: {error}", kind="proxy_configuration_error") from error
         except OSError as error:
             text = f"is behind your proxy {proxy.host}:{proxy.port}, which cannot be reached ({_reason_of(error)})"
             raise UpstreamError(text, kind="connection_refused") from error

@@ -18,8 +18,9 @@ from ohsandbox.network.credentials.certificate_authority import (
     java_trust_store,
     load_certificates,
 )
-from ohsandbox.network.credentials.credential_broker import CredentialBroker, upstream_context
+from ohsandbox.network.credentials.credential_broker import CredentialBroker
 from ohsandbox.network.credentials.credentials import parse_credentials
+from ohsandbox.network.tls import client_context
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,9 +138,9 @@ def test_the_hosts_are_verified_by_the_persons_bundles_too(tmp_path: Path) -> No
     paths = [tmp_path / "a.pem", tmp_path / "b.pem"]
     for path, authority in zip(paths, authorities, strict=True):
         path.write_bytes(authority.certificate)
-    context = upstream_context(paths[0], environ={"REQUESTS_CA_BUNDLE": str(paths[1])})
+    context = client_context(paths[0], environ={"REQUESTS_CA_BUNDLE": str(paths[1])})
     for authority in authorities:
         (host,) = authority.hosts
         _shake(authority.server_context(host), context, host)
     with pytest.raises(ssl.SSLCertVerificationError):
-        _shake(authorities[0].server_context("a.example.org"), upstream_context(environ={}), "a.example.org")
+        _shake(authorities[0].server_context("a.example.org"), client_context(environ={}), "a.example.org")
