@@ -135,7 +135,7 @@ _RULES = (
     Rule("make gmake bmake pmake", "MEDIUM", "Gives make commands of its own.",
          text=re.compile(r"\0[^=\0-]*=[^\0]*\s")),
     Rule("sqlite3 psql mysql mariadb duckdb", "HIGH", "Lets {name} run a program.", text=re.compile(
-         r"[\0\s](?:\.(?:sh|sy|lo|im|o|re|exc|ba|sa|cl|cd|ar|w)|\\[!ogwie]|\\copy|system\s)|\|\s{0,3}$|\b(?:writefile|load_extension|edit|fts3_tokenizer|pg_read_file|lo_import|lo_export|outfile|dumpfile)\b|\bprogram\s{1,3}'|(?i:\b(?:attach(?:\s{1,9}database)?|into|copy\b[^;\0]{0,200}\bto)\s{1,9}['\"](?:file:)?(?:/|~|\.\.))")),
+         r"[\0\s](?:\.(?:sh|sy|lo|im|o|re|exc|ba|sa|cl|cd|ar|w)|\\[!ogwie]|\\copy|system\s)|\|\s{0,3}$|\b(?:writefile|load_extension|edit|fts3_tokenizer|pg_read_file|lo_import|lo_export|outfile|dumpfile)\b|\bprogram\s{1,3}'|(?i:\b(?:attach(?:\s{1,9}database)?|into|\bto)\s{1,9}['\"](?:file:)?(?:/|~|\.\.))")),
 
     Rule("git push", "HIGH", "Sends commits out (git push)."),
     Rule("git push", "HIGH", "Overwrites or deletes what others have (git push by force).",
