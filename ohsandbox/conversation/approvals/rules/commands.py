@@ -7,6 +7,7 @@ do not follow links. Code that they cannot read is MEDIUM; a shell text that can
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from typing import TYPE_CHECKING, Literal
 
 from ohsandbox.conversation.approvals.rules import Finding, names, quoted
@@ -198,7 +199,7 @@ class _Rules:
             self._small_language(command, depth)
         if words := inner_words(command) if command.program == "git" else []:
             self.shell(" ".join(words), cwd=command.cwd, depth=depth + 1)
-        for inner in inner_of(command):
+        for inner in takewhile(lambda _: self._texts <= _MAX_TEXTS, inner_of(command)):  # more are noted
             self._inner(inner, command, functions, depth)
         self._keep_files(command)
 
@@ -251,10 +252,8 @@ class _Rules:
             self._each(approximate_commands(inner.text[:MAX_CHARS], outer), _MAX_DEPTH)
 
     def _shell_inside(self, text: str, outer: SimpleCommand, depth: int) -> None:
-        names = {
-            "@": " ".join(outer.operands[1:])[:1000],
-            **{str(n): word for n, word in enumerate(outer.operands[1:9])},
-        }
+        operands = outer.operands[1:]
+        names = {"@": " ".join(operands)[:1000], **{str(number): word for number, word in enumerate(operands[:8])}}
         if text in {COMPUTED, ""} or re.fullmatch(r"\$\{?\w+(?:\.\.\.)?\}?", text):
             self.note(Finding("HIGH", f"Runs a text that the shell computes ({outer.program})."))
             return
