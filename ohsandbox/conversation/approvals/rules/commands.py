@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 from ohsandbox.conversation.approvals.rules import Finding, names, quoted
 from ohsandbox.conversation.approvals.rules.foreign_code import is_harmless
-from ohsandbox.conversation.approvals.rules.git import inner_words
 from ohsandbox.conversation.approvals.rules.known_programs import arguments_of, usage_of
 from ohsandbox.conversation.approvals.rules.network import DOWNLOADERS
 from ohsandbox.conversation.approvals.rules.paths import is_inside, secret_findings
@@ -197,8 +196,6 @@ class _Rules:
             self._interpreter(command)
         elif command.program in _SMALL_LANGUAGES:
             self._small_language(command, depth)
-        if words := inner_words(command) if command.program == "git" else []:
-            self.shell(" ".join(words), cwd=command.cwd, depth=depth + 1)
         for inner in takewhile(lambda _: self._texts <= _MAX_TEXTS, inner_of(command)):  # more are noted
             self._inner(inner, command, functions, depth)
         self._keep_files(command)

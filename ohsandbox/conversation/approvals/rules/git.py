@@ -5,30 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ohsandbox.conversation.approvals.rules import Finding, names, quoted
+from ohsandbox.conversation.approvals.rules import Finding, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ohsandbox.conversation.approvals.rules.shell_syntax import SimpleCommand
 
-_SUBCOMMANDS = names(
-    """
-    status log diff show branch add commit checkout switch stash merge rebase tag blame annotate ls-files ls-tree
-    grep rev-parse rev-list describe remote worktree cherry-pick cherry init mv rm restore reset apply am shortlog
-    reflog config bisect notes cat-file merge-base diff-tree diff-index diff-files name-rev show-ref for-each-ref
-    symbolic-ref check-ignore check-attr count-objects fsck gc help version whatchanged range-diff revert
-    format-patch archive hash-object var ls-remote submodule sparse-checkout show-branch merge-tree write-tree
-    stripspace fetch pull clone push clean filter-branch
-    """
-)
-"""Git's own subcommands; any other may be an alias."""
-
 _TAKES_WORD = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env", "--super-prefix"})
-
-_RUNS = names(
-    "--upload-pack --receive-pack --exec --open-files-in-pager --extcmd --exec-path --config-env --template --ext-diff"
-)
 
 _PLAIN_KEY = re.compile(
     r"(?!\w+\.\w*(?:hook|command|program)(?:=|$))(?:user\.(?:name|email|signingkey)|safe\.directory|init\.defaultbranch|advice\..*|color\..*|column\..*|pull\.\w+|"
@@ -59,20 +43,10 @@ def git_findings(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
             yield Finding("HIGH", f"Sets {quoted(value)} for git, by which it may run programs.")
         if option.split("=", 1)[0] in {"--git-dir", "--work-tree"}:
             yield Finding("MEDIUM", "Uses another repository's settings.")
-    if name and name not in _SUBCOMMANDS:
-        yield Finding("MEDIUM", f"Runs {quoted(part.program)}, which the rules do not know; it may be an alias.")
-    if command.has(*_RUNS) or any(word.startswith("ext::") for word in part.arguments):
+    if any(word.startswith("ext::") for word in part.arguments):
         yield Finding("HIGH", "Lets git run a program that is named in its words.")
     if name == "config":
         yield from _config(part)
-
-
-def inner_words(command: SimpleCommand) -> list[str]:
-    """The argv that `git bisect run` and `git submodule foreach` run."""
-    words = [*command.arguments[_after_options(command) :]]
-    if words[:2] in (["bisect", "run"], ["submodule", "foreach"]):
-        return [word for word in words[2:] if word != "--recursive"]
-    return []
 
 
 def _after_options(command: SimpleCommand) -> int:

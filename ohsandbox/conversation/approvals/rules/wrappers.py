@@ -52,7 +52,7 @@ _HAZARDS = SHELLS | names("rm dd mkfs shred curl wget nc ncat sudo su eval git c
 
 _MAX_HAZARDS = 3
 
-_JOINS_WORDS = names("eval watch parallel hyperfine entr tmux screen npm pnpm yarn composer")
+_JOINS_WORDS = names("eval watch parallel hyperfine entr tmux screen npm pnpm yarn composer git")
 """Programs that run their operands together as one shell text."""
 
 
@@ -70,7 +70,7 @@ def inner_of(command: SimpleCommand) -> Iterator[InnerCommand]:
     elif is_interpreter(name):
         yield from _of_interpreter(command)
     elif name in {"find", "fd", "fdfind"}:
-        yield from _of_find(command)
+        yield from _of_find(command, arguments)
     else:
         shell = [item.text for item in arguments.of_kind("shell")]
         if name in _JOINS_WORDS:
@@ -114,15 +114,18 @@ def approximate_commands(code: str, like: SimpleCommand) -> Iterator[SimpleComma
             yield like.running(words[number:])
 
 
-def _of_find(command: SimpleCommand) -> Iterator[InnerCommand]:
+def _of_find(command: SimpleCommand, arguments: Arguments) -> Iterator[InnerCommand]:
     """The command of each `-exec`: together no longer than the whole command."""
-    starts = _FIND_RUNS if command.program == "find" else _FD_RUNS
-    start = next(iter(command.operands), "") if command.program == "find" else ""
-    start = start if start and command.arguments[0] == start else "."
+    is_find = command.program == "find"
+    starts = _FIND_RUNS if is_find else _FD_RUNS
+    operands = [item.text for item in arguments.of_kind("read") if not item.option]
+    start = next(iter(operands), ".")
     start = "$PWD" if len(start) > _MAX_START_CHARS else start
     argv: list[str] | None = None
     for word in (*command.arguments, ";"):
         if argv is not None and (word in {";", "+"} or word in starts):
+            if argv and not is_find and not any("{}" in each for each in command.arguments):
+                argv.append(f"{start.rstrip('/')}/{{}}")  # as fd does
             if argv:
                 yield InnerCommand("shell", "", command.running(argv))
             argv = None
