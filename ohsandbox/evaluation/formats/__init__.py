@@ -10,6 +10,7 @@ from ohsandbox.evaluation.formats import harbor, inline, swe_bench, terminal_ben
 from ohsandbox.evaluation.formats.inputs import parse_task_yaml, read_lines, read_text
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
 from ohsandbox.evaluation.task import Task  # noqa: TC001 - NamedTuple's annotation
+from ohsandbox.review_text import on_one_line, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -60,7 +61,9 @@ def load_tasks(paths: Path | Sequence[Path]) -> LoadedTasks:
         if (first := by_id.setdefault(task.id, task)) is not task:
             message = f"task {task.id!r} is at {first.path} already: rename one of the two"
             loader.problems.append(Problem(task.path, None, message))
-    problems = sorted(set(loader.problems), key=lambda problem: (str(problem.file), problem.line or 0, problem.message))
+    # keys of a task's files are in messages as they are: one may have a newline
+    found = {problem._replace(message=on_one_line(visible(problem.message))) for problem in loader.problems}
+    problems = sorted(found, key=lambda problem: (str(problem.file), problem.line or 0, problem.message))
     return LoadedTasks([task for _, task in sorted(by_id.items())], problems)
 
 

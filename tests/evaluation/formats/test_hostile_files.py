@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -49,6 +50,17 @@ def test_values_of_any_kind_are_problems_or_tasks(tmp_path: Path, data: st.DataO
     for problem in loaded.problems:
         assert problem.line is None or problem.line >= 1
         assert "\n" not in problem.message
+
+
+@pytest.mark.parametrize("key", ["\n", "a\nb", "\r", "\x1b]0;x\x07", "\u2028", "\x85"])
+def test_a_key_with_a_control_character_is_spelt_out(tmp_path: Path, key: str) -> None:
+    compose = {"services": {"client": {**SERVICE, key: 1}}, key: 1}
+    task = {**yaml.safe_load(TERMINAL_BENCH["task.yaml"]), key: 1}
+    write_tree(tmp_path / "t", TERMINAL_BENCH, docker_compose_yaml=json.dumps(compose), task_yaml=json.dumps(task))
+    (tmp_path / "tasks.yaml").write_text(json.dumps([{**FULL, "files": {key: None}}]))
+    messages = [problem.message for problem in load_tasks(tmp_path).problems]
+    assert len(messages) > 1
+    assert all(message.isprintable() for message in messages)
 
 
 @SLOW
