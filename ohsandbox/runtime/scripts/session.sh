@@ -36,4 +36,5 @@ ohs_run='{ [ -d "$PWD" ] || { ohs_w=lost; command cd -- "$ohs_home" || command c
 ohs_trapped='exec >"$ohs_tty" 2>&1; { '"$ohs_eval"' "$ohs_run"; } >/dev/null 2>&1; exec >/dev/null 2>&1'
 ohs_late='{ ohs_l=$?; case $ohs_done in "$ohs_n") ;; *) ohs_s=$ohs_l
   command printf "\033]7117;%s;end\007" "$ohs_n" >"$ohs_tty"; command eval "$ohs_tell" ;; esac; } 2>/dev/null'
-trap '{ ohs_s=$? ohs_w=left; command eval "$ohs_tell"; } 2>/dev/null' EXIT
+# bash runs it in a part of a pipeline as well, where an error ends that part
+trap '{ ohs_s=$? ohs_w=left; case ${BASHPID-$$} in "$$") command eval "$ohs_tell" ;; esac; } 2>/dev/null' EXIT

@@ -161,6 +161,12 @@ def an_error_in_a_part_of_a_command_ends_that_part_only(shell: Session) -> None:
         assert observation.exit_code == 0, part
 
 
+def an_error_in_a_part_of_a_pipeline_reports_nothing(shell: Session) -> None:
+    for part in (": ${NO_NAME:?}", "x=$((1 / 0))", "(: ${NO_NAME:?})"):
+        observation = shell(f"{part} | cat; sleep 0.1; echo after")
+        assert (observation.output.endswith("after\n"), observation.exit_code) == (True, 0), part
+
+
 def an_error_of_a_special_builtin_loses_nothing_of_the_shell(shell: Session) -> None:
     shell("kept=yes; f() { echo function; }")
     for command in ("shift 99", "set -o no-such-option", "export 1x=2", ". ./no-such-file", "echo ${NO_NAME:?}"):
