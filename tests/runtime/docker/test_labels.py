@@ -13,7 +13,7 @@ from ohsandbox.runtime.pool import SandboxPool
 from ohsandbox.runtime.service_options import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ohsandbox.runtime.docker.engine.connection import Engine
 
@@ -58,6 +58,14 @@ def test_a_sandbox_without_labels_is_not_found_by_those_of_its_image(image: str,
     with DockerRuntime(image, labels={"tenant": "bob"}) as runtime:
         assert runtime.id not in {one.id for one in list_sandboxes(labels={"tenant": "alice"})}
         assert runtime.id in {one.id for one in list_sandboxes(labels={"tenant": "bob"})}
+
+
+def test_nor_is_a_container_that_was_started_from_it_without_us(image: str, foreign: Callable[..., str]) -> None:
+    name = foreign(image, Labels={labels.OWNER_LABEL: ""})
+    info = find_sandbox(name)
+    assert info is not None
+    assert (info.ours, info.labels, info.conversation, info.image) == (False, {}, None, image)
+    assert name not in {one.name for one in list_sandboxes(labels={"tenant": "alice"})}
 
 
 def test_nor_after_a_checkpoint_a_restore_and_in_a_sandbox_from_the_checkpoint(image: str, engine: Engine) -> None:

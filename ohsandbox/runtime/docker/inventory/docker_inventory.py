@@ -60,7 +60,7 @@ class DockerInventory(Inventory):
 
     def list_sandboxes(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
         """Return every container with a lease label, even those of others, which `collect_garbage` never removes."""
-        found = (_info(one) for one in self._labelled() if not (one.get("Labels") or {}).get(OWNER_LABEL))
+        found = (_info(self._engine, one) for one in self._labelled() if not (one.get("Labels") or {}).get(OWNER_LABEL))
         wanted = [info for info in found if (labels or {}).items() <= dict(info.labels).items()]
         return sorted(wanted, key=lambda info: info.created_at)
 
@@ -253,9 +253,11 @@ def _name(found: dict[str, Any]) -> str:
     return str((found.get("Names") or [""])[0]).lstrip("/")
 
 
-def _info(found: dict[str, Any]) -> SandboxInfo:
+def _info(engine: Engine, found: dict[str, Any]) -> SandboxInfo:
     record = own_record(found)
     labels = found.get("Labels") or {}
+    if record is None and _has_lease_label_of_image(engine, found):
+        labels = {}
     return SandboxInfo(
         id=str(found["Id"]),
         name=_name(found),
@@ -270,6 +272,14 @@ def _info(found: dict[str, Any]) -> SandboxInfo:
         resumable=record is not None and lease.is_resumable(record),
         labels={name: str(labels[name]) for name in str(labels.get(LABELS_LABEL) or "").split() if name in labels},
     )
+
+
+def _has_lease_label_of_image(engine: Engine, found: dict[str, Any]) -> bool:
+    """Return whether a container's lease label may be its image's: anybody starts such a container without us."""
+    with contextlib.suppress(SandboxUnavailable), engine_errors("looking at the image of a container"):
+        config = engine.api.inspect_image(str(found.get("ImageID") or "")).get("Config") or {}
+        return (config.get("Labels") or {}).get(LEASE_LABEL) == _lease_id(found)
+    return True  # the image is gone
 
 
 def _reap(engine: Engine, found: dict[str, Any], *, kept: bool) -> list[GcResult]:
