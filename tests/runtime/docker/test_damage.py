@@ -419,9 +419,8 @@ def test_the_engine_is_not_asked_for_files_while_a_process_could_swap_them(
         (r"n=$(printf '/f\377'); mkfifo $n; ln -sf $n /etc/passwd", "is a link to a name that is not UTF-8"),
         ("yes 0:x:0: | head -c 1100000 >>/etc/group", "/etc/group has 1100"),
         ("mkdir -p /data/x; mkfifo /data/x/f; ln -sf /data/x/f /etc/passwd", "is a link into a mount"),
-        ("mkdir -p /data; mv /etc /data/x; mkfifo /data/x/f; ln -s /data/x /etc", "/etc is a link into a mount"),
     ],
-    ids=["name", "size", "below a mount", "directory below a mount"],
+    ids=["name", "size", "below a mount"],
 )
 def test_an_image_with_files_that_the_engine_reads_otherwise_than_they_show_is_refused(
     image: Callable[..., str], tmp_path: Path, run: str, reason: str
