@@ -56,7 +56,7 @@ NO_PARSERS = {
     "html": "escape",
     "json": "JSONDecodeError dumps",
     "ohsandbox.strict_json": "is_deep number_faults refuse_constant",
-    "ohsandbox.strict_yaml": "amount mapping_or_empty",
+    "ohsandbox.strict_yaml": "amount mapping_or_empty text_of",
     "regex": "error",
     "shlex": "join quote",
     "unicodedata": "combining name",

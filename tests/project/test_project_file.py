@@ -225,7 +225,7 @@ def test_what_widens_needs_trust(repository: Path, text: str, base: dict[str, ob
 
 def test_every_setting_that_is_not_known_to_narrow_needs_trust(repository: Path) -> None:
     """A setting that is added later is not taken from a repository by accident."""
-    narrow = {"network", "allow", "git", "confirm", "skill_servers", "checkpoints", "stuck_detection"}
+    narrow = {"network", "allow", "git", "confirm", "skill_servers", "checkpoints", "stuck_detection", "hard_links"}
     limits = {"max_iterations", "max_time_s", "max_tokens", "max_cost_usd", "memory", "cpus", "pids", "disk"}
     for name in Settings.model_fields.keys() - NEVER - narrow - limits:
         default = getattr(Settings(), name)
