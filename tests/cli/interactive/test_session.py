@@ -237,8 +237,8 @@ def test_every_width_and_what_a_resize_leaves(talk: Turns, columns: int, rows: i
 
 @pytest.mark.parametrize("works", [False, True])
 def test_sigterm_leaves_the_terminal_as_it_was_and_says_how_to_go_on(talk: Turns, *, works: bool) -> None:
-    terminal = talk(("first", None), ("", SLOW))
-    terminal.type(f"hi{ENTER}").wait("first").wait("your turn")
+    terminal = talk(("Hello back.", None), ("", SLOW))
+    terminal.type(f"hi{ENTER}").wait("Hello back.").wait("your turn")
     if works:
         terminal.type(f"go{ENTER}").wait("Esc stops")
     terminal.process.terminate()
