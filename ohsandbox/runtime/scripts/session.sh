@@ -7,7 +7,7 @@ unset PROMPT_COMMAND PS0 HISTFILE
 # ash takes SIGCHLD for the end of its input and would exit. An error of `set` in an interactive dash would discard the
 # lines that it has read ahead; `command` makes it an ordinary error (POSIX, 2.8.1).
 if [ "$BASH_VERSION" ]; then set +H +o history; history -c; else command set -o ignoreeof; fi 2>/dev/null
-# Elsewhere no function can take the name of a special builtin, and below `command eval` an error in a subshell of
+# Elsewhere a function of this name is removed before each command: below `command eval`, an error in a subshell of
 # busybox's ash (1.35, 1.37) never returns
 ohs_eval='\eval' ohs_v=   # no alias, either
 [ -z "$BASH_VERSION" ] || ohs_eval='command eval'

@@ -256,7 +256,8 @@ class ShellSession:
         begin = self._own("ohs_n=%s;ohs_m=%d;ohs_c=%s;ohs_v=") % (call.nonce.encode(), call.limit_kib, quoted)
         variables = exports(call.env, newline=self._own("ohs_nl"))
         late = self._late() if self._bash else b""
-        evaluate = "command eval" if self._bash else "\\eval"  # as in session.sh
+        # as in session.sh; ash and zsh let a function take this name
+        evaluate = "command eval" if self._bash else "command unset -f eval 2>/dev/null || :\n\\eval"
         self._keeper.write(variables + begin + source + self._own(f'\n{evaluate} "{run}"\n') + late)
 
     @property
