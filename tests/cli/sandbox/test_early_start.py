@@ -65,7 +65,7 @@ def test_a_sandbox_that_nobody_took_is_removed(image: str) -> None:
 
 
 @pytest.mark.docker
-def test_a_run_makes_eleven_calls_of_the_engine_before_its_model_is_asked(
+def test_a_run_makes_twelve_calls_of_the_engine_before_its_model_is_asked(
     invoke: Invoke, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes the first request its time; what starts the connector goes on beside it."""
@@ -86,6 +86,6 @@ def test_a_run_makes_eleven_calls_of_the_engine_before_its_model_is_asked(
         ended = invoke("run", "Say done.", "--no-tui", "--image", image, *where)
     assert ended.code == 0, ended.err
     look = "GET /containers/ID/json"
-    start = ["POST /containers/create", *["HEAD /containers/ID/archive"] * 2, "POST /containers/ID/start", look]
+    start = ["POST /containers/create", *["HEAD /containers/ID/archive"] * 3, "POST /containers/ID/start", look]
     worker = ["POST /containers/ID/exec", "POST /exec/ID/start"]
     assert asked == ["GET /_ping", f"GET /images/{image}/json", *start, *worker, look, look, "DELETE /containers/ID"]
