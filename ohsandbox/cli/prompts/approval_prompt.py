@@ -88,8 +88,6 @@ def file_reader(runtime: Callable[[], Runtime | None]) -> ReadFile:
             return sandbox.read_bytes(path, limit_bytes=MAX_FILE_BYTES).decode()
         except UnicodeDecodeError:
             raise UsageError("The file is not UTF-8 text.") from None
-        except OSError as error:
-            raise UsageError(f"The file cannot be read: {error.strerror}.") from None
 
     return read_file
 
