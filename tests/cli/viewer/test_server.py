@@ -446,7 +446,9 @@ def test_each_question_opens_at_its_top_and_is_answered_after_all_of_it_was_show
     conversation, runtime = talk(tmp_path, *turns, confirmation="always")
     place, yes = "document.getElementById('question')", "document.querySelector('#question .yes')"
     pause = f"new Promise((done) => setTimeout(done, {1.5 * QUIET_MS}))"
-    scroll = f"{place}.scrollBy(0, {place}.clientHeight / 2)"
+    is_at_end = f"{place}.scrollTop + {place}.clientHeight >= {place}.scrollHeight - 1"
+    # a busy browser draws no frame between two steps: what it skipped is scrolled to again
+    scroll = f"{is_at_end} ? {place}.scrollTop = 0 : {place}.scrollBy(0, {place}.clientHeight / 2)"
     through = f"({scroll}, !{yes}.disabled)"
     with conversation.start(), hosted(conversation, user="ada") as address:
         browser.open(address, height=700)
