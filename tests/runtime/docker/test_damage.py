@@ -308,6 +308,7 @@ def test_an_image_whose_sh_is_no_shell_is_refused_by_its_first_call_and_not_repa
         place.execute("echo ok")
 
 
+@pytest.mark.one_engine
 def test_a_shell_without_job_control_is_refused_by_name_and_runs_processes(sandbox: Any) -> None:
     place = sandbox("ohsandbox-base:shell-posh")
     with pytest.raises(SandboxUnavailable, match=r"/bin/sh is posh, which has no job control.*run\(\)"):
