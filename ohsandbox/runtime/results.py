@@ -142,12 +142,12 @@ class ResumeReport(NamedTuple):
 
 
 class PullProgress(NamedTuple):
-    """The progress of a pull over all its layers, or of a build, whose steps count as layers."""
+    """The progress of a pull over all its layers, of a build, whose steps count as layers, or of another long start."""
 
     image: str
     status: str
     """'waiting' (for another process that pulls), 'pulling', 'extracting', 'retrying', 'building' or 'done'; of a
-    service also 'starting'.
+    service also 'starting', of hard-linked files 'copying'.
     """
     done_bytes: int = 0
     total_bytes: int = 0

@@ -148,7 +148,7 @@ def create(
     network = _JoinedNetwork(engine, held, networks)
     try:
         owner, egress = network.make(options)
-        binds = binds_now(options)
+        binds = binds_now(options, progress)
         on_bound()
         config = _config(engine, options, facts, held, binds, network_owner=owner)
         container = containers.create(engine, config, egress=egress, image_id=facts.id)
@@ -300,12 +300,14 @@ def _release_network(engine: Engine, held: lease.Lease) -> None:
         open_network.remove_owner(engine, held.record.network_owner, held.id)
 
 
-def binds_now(options: DockerOptions) -> tuple[bind_mounts.Bind, ...]:
+def binds_now(options: DockerOptions, progress: Progress | None = None) -> tuple[bind_mounts.Bind, ...]:
     """Return the binds, with nested mounts for their present contents; creates missing mount sources.
 
     Files that have names outside of the binds are separated from them, if the options say so.
     """
-    return bind_mounts.binds_of(options.bound, options.git, options.hard_links, free_bytes=options.limits.free_bytes)
+    return bind_mounts.binds_of(
+        options.bound, options.git, options.hard_links, free_bytes=options.limits.free_bytes, progress=progress
+    )
 
 
 def release_workspace(

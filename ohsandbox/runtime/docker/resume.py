@@ -86,7 +86,7 @@ def resume(
     if held is None:
         raise SandboxUnavailable(f"Another process uses sandbox {name!r}. End it, or wait until it ends.")
     try:
-        adopted, notes = _resume_container(engine, options, found, held, on_bound)
+        adopted, notes = _resume_container(engine, options, found, held, on_bound=on_bound, progress=progress)
         _mount_anew(adopted)
         notes += adopted.end_processes()
         adopted, told = _with_services(adopted, options, before_services)
@@ -146,7 +146,13 @@ def _first_existing(engine: Engine, checkpoint_ids: Sequence[str]) -> str | None
 
 
 def _resume_container(
-    engine: Engine, options: DockerOptions, found: dict[str, Any], held: Lease, on_bound: Callable[[], None]
+    engine: Engine,
+    options: DockerOptions,
+    found: dict[str, Any],
+    held: Lease,
+    *,
+    on_bound: Callable[[], None],
+    progress: Progress | None,
 ) -> tuple[Sandbox, list[str]]:
     """Make the container run; return it with notes on what was done and how it differs from the requested options."""
     egress = EgressRules(options.allow if options.network == "open" else ())
@@ -167,7 +173,7 @@ def _resume_container(
     image, platform = str(found["Image"]), f"{found.get('Platform', '?')}/?"
     facts = engine_images.inspect(engine, image) or engine_images.facts_of(found["Config"], image, platform)
     ours = {key: value for key, value in labels.items() if key == "ohsandbox" or key.startswith("ohsandbox.")}
-    now = provision.binds_now(real)  # mount sources must exist when the container starts
+    now = provision.binds_now(real, progress)  # mount sources must exist when the container starts
     on_bound()
     config = resolve_config(real, facts, engine, name=container.name, labels=ours, binds=_binds_of(now, found))
     volume = caches.volume_of(found)

@@ -94,7 +94,7 @@ class DockerRuntime(ContainerRuntime):
         attach: name or id of a running container to join instead; it is never removed, started or changed. It excludes
             options of a new container: image, build, workspace, copy, network, limits, name, labels, ...
         ca_bundle: a PEM file that common tools in the sandbox trust.
-        progress: called while an image is pulled or built.
+        progress: called while an image is pulled or built, or hard-linked files of a workspace are copied.
         runtime: an OCI runtime of the engine, such as "runsc".
         cache: "project" keeps downloads of pip, uv, npm, apt and cargo for other sandboxes of this workspace, image and
             user; another word names a cache that sandboxes share. They must trust each other: files that one leaves

@@ -27,7 +27,9 @@ from ohsandbox.runtime.mount_text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ohsandbox.runtime.results import PullProgress
 
 _MAX_BINDS = 64
 _MAX_WALKS = 3
@@ -241,12 +243,17 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def binds_of(
-    mounts: Iterable[Mount], git: Git, hard_links: HardLinks = "separate", *, free_bytes: int | None = None
+    mounts: Iterable[Mount],
+    git: Git,
+    hard_links: HardLinks = "separate",
+    *,
+    free_bytes: int | None = None,
+    progress: Callable[[PullProgress], None] | None = None,
 ) -> tuple[Bind, ...]:
     """Return the binds, with nested mounts for their present contents; creates missing mount sources.
 
     Files of writable mounts that have names outside of them get copies in their place, unless hard_links keeps them.
-    free_bytes is what must stay free on the disk then.
+    free_bytes is what must stay free on the disk then; progress is called while they are made.
 
     Raises:
         UsageError: a source was replaced by a link or another type of file since it was vetted, or cannot be guarded;
@@ -272,7 +279,7 @@ def binds_of(
             if hard_links == "keep":
                 lines = links.describe_kept(linked) | lines
                 linked = links.with_guarded_names(linked)
-            separated, changed = links.separate(linked, free_bytes=free_bytes)
+            separated, changed = links.separate(linked, free_bytes=free_bytes, progress=progress)
             lines = separated | lines
         if not (linked and changed):
             return tuple(bind._replace(hard_links=lines.get(bind.source, "")) for bind in binds)

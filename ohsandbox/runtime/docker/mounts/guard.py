@@ -79,9 +79,8 @@ def guard(
         for path, status in plan.linked:
             above = (place for place in (path, *git_layout.parents_of(path)) if place in read_only)
             is_guarded = read_only.get(next(above, ""), False)
-            linked.append(
-                LinkedFile(workspace, path, status.st_dev, status.st_ino, status.st_nlink, status.st_size, is_guarded)
-            )
+            size = min(status.st_size, status.st_blocks * 512)  # stat(3type): a block of this count has 512 bytes
+            linked.append(LinkedFile(workspace, path, status.st_dev, status.st_ino, status.st_nlink, size, is_guarded))
     return mounts
 
 

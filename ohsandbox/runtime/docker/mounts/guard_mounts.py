@@ -31,6 +31,7 @@ class LinkedFile(NamedTuple):
     links: int
     """Number of the file's names, here and elsewhere."""
     size_bytes: int
+    """Bytes that a copy of it takes: without holes."""
     is_guarded: bool = False
     """Whether the sandbox cannot write to it by this name."""
 

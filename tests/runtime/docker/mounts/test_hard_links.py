@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ohsandbox.cli.rendering.text import progress_text
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits
 from ohsandbox.runtime.docker.mounts import hard_links
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.docker.mounts.bind_mounts import Bind
     from ohsandbox.runtime.docker.mounts.guard_mounts import LinkedFile
+    from ohsandbox.runtime.results import PullProgress
 
 PACKAGE = ".venv/lib/python3/site-packages/pkg"
 OWNER = 12345
@@ -258,6 +262,43 @@ def test_two_sandboxes_that_start_at_once_in_one_workspace_both_find_it_separate
     assert {path.stat().st_nlink for path in cache.iterdir()} == {1}
     assert _bind(project)[0].hard_links == ""
     assert [(project / f"{number}.py").read_text() for number in range(300)] == [str(number) for number in range(300)]
+
+
+def test_a_copy_has_the_holes_of_the_file_and_holes_take_no_part_of_the_bounds(
+    project: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (cache / "a.py").open("r+b") as file:
+        file.seek(64 << 20)
+        file.write(b"middle")
+        file.truncate(128 << 20)
+    monkeypatch.setattr(hard_links, "MAX_COPY_BYTES", 1 << 20)
+    _bind(project)
+    copy = project / PACKAGE / "a.py"
+    assert copy.read_bytes() == (cache / "a.py").read_bytes()
+    assert copy.stat().st_blocks == (cache / "a.py").stat().st_blocks
+
+
+def test_the_progress_of_large_copies_is_told(project: Path, cache: Path) -> None:
+    (cache / "a.py").write_bytes(os.urandom(40 << 20))
+    told: list[PullProgress] = []
+    _bind(project, progress=told.append)
+    assert [progress.done_bytes >> 20 for progress in told] == [16, 32]
+    assert progress_text(told[0]) == f"hard-linked files of {str(project)!r}: copying 17 MB of 42 MB"
+
+
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="only Linux has files without a name")
+def test_a_start_that_is_killed_while_it_copies_leaves_nothing_behind(project: Path, cache: Path) -> None:
+    (cache / "a.py").write_bytes(os.urandom(40 << 20))
+    script = f"""
+import os, signal
+from ohsandbox.runtime.docker.mounts.bind_mounts import binds_of
+from ohsandbox.runtime.mount_text import Mount
+binds_of([Mount({str(project)!r}, "/w")], "guarded", progress=lambda _: os.kill(os.getpid(), signal.SIGKILL))
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    assert sorted(path.name for path in (project / PACKAGE).iterdir()) == ["a.py", "b.py"]
+    assert _inode(project / PACKAGE / "a.py") == _inode(cache / "a.py")
+    assert _bind(project)[0].hard_links
 
 
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("mkfs.btrfs"), reason="needs root and mkfs.btrfs")
