@@ -171,6 +171,20 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(image: str, size: int, fla
 
 
 @pytest.mark.docker
+def test_a_directory_is_not_listed_as_empty_where_stat_tells_nothing(flavour: Callable[[str], Runtime]) -> None:
+    """As gVisor of 2022 does with statx(2) of coreutils 9."""
+    runtime = flavour("debian")
+    runtime.run(["mv", "/usr/bin/stat", "/usr/bin/stat.kept"])
+    try:
+        runtime.write_bytes("/usr/bin/stat", b"#!/bin/sh\necho 'stat: Invalid argument' >&2; exit 1\n", mode=0o755)
+        with pytest.raises(SandboxFileError, match=r"tools failed.*'/etc'"):
+            runtime.list_dir("/etc")
+    finally:
+        runtime.run(["mv", "/usr/bin/stat.kept", "/usr/bin/stat"])
+    assert runtime.list_dir("/etc")
+
+
+@pytest.mark.docker
 def test_a_mount_point_is_written_in_place(flavour: Callable[[str], Runtime]) -> None:
     runtime = flavour("debian")
     before = runtime.read_bytes("/etc/hosts")
