@@ -1,7 +1,7 @@
 # Sent to a session's shell (bash, dash or ash) before its first command. `command` bypasses a redefined printf or eval.
 # Marks are written to the terminal, exactly where the output begins and ends; the exit code and directory are written
 # to the keeper, where a program's output cannot be mistaken for them.
-exec 9>&-
+case $OHSANDBOX_TTY in /proc/*) ;; *) exec 9>&- ;; esac   # see terminal.sh
 PS1= PS2=
 unset PROMPT_COMMAND PS0 HISTFILE
 # ash takes SIGCHLD for the end of its input and would exit. An error of `set` in an interactive dash would discard the

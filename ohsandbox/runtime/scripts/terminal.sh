@@ -5,6 +5,8 @@
 # raw output: bytes are unchanged, and 180 MB/s instead of 120; no echo: typed input is not the program's output
 stty -opost -echo cols 160 rows 50 2>/dev/null
 OHSANDBOX_TTY=$(tty) || OHSANDBOX_TTY=/dev/tty
+# gVisor's terminal has no name there, and is no controlling terminal: descriptor 9 stands for it
+true 2>/dev/null <>"$OHSANDBOX_TTY" || OHSANDBOX_TTY=/proc/$$/fd/9
 n=0
 until [ -p "$1/out" ]; do
   n=$((n + 1))
@@ -17,7 +19,7 @@ export OHSANDBOX_TTY
 unset ENV BASH_ENV PROMPT_COMMAND TMOUT
 export HISTFILE=   # if unset, bash reads ~/.bash_history before its first command, and blocks if that is a FIFO
 # a terminal that no process has open hangs up: descriptor 9 holds it until the shell has opened it
-exec 9<>"$OHSANDBOX_TTY"
+case $OHSANDBOX_TTY in /proc/*) exec 9<>/proc/self/fd/0 ;; *) exec 9<>"$OHSANDBOX_TTY" ;; esac
 if command -v bash >/dev/null; then
   exec bash --noprofile --norc --noediting -i <"$1/in" >/dev/null 2>&1
 fi
