@@ -213,7 +213,7 @@ class SandboxOptions:
         "setuid programs work; not with a bound directory.  [default: between the two]"
     )
     accept_unenforced: bool = _sandbox_switch(
-        "Accept an engine or OCI runtime that does not enforce the limits, as gVisor without control groups; the agent "
+        "Accept an engine or OCI runtime that does not enforce the limits, as gVisor; the agent "
         "and the log are told which."
     )
     forward: list[str] | None = _sandbox(

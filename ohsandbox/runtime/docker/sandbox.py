@@ -175,7 +175,7 @@ class Sandbox(NamedTuple):
         """Yield warnings for the user about the workspace's protection, or an attached container's reach."""
         yield from (bind.hard_links for bind in (self.config.binds if self.config else ()) if bind.hard_links)
         if self.config is not None and not self.config.limits.enforced:
-            yield "--accept-unenforced: limits on memory, processes and processors may not hold in this sandbox."
+            yield "--accept-unenforced: limits on memory, processes, processors and disks may not hold in this sandbox."
         if self.exposed:
             yield f"Container {self.container.name} reaches beyond itself: {', '.join(self.exposed)}."
         elif self.config is not None and self.config.hardening == "trusted":

@@ -79,6 +79,16 @@ GPU_MOUNTS = dict.fromkeys(
         ({"runtime": "crun", "engine_kernel": "6.1.0"}, {"Seccomp": "0"}, "Seccomp is '0', not '2'"),
         ({"runtime": "runsc", "own_kernel": True, "engine_kernel": "6.1.0"}, {}, "gave it no kernel of its own"),
         ({"runtime": "runsc", "own_kernel": True, "engine_kernel": "6.1.0"}, {"kernel": "4.4.0"}, None),
+        (
+            {"runtime": "runsc", "own_kernel": True, "engine_kernel": "6.1.0"},
+            {"kernel": "4.4.0", "Seccomp": "0"},
+            "limits are not in force (the disk's floor)",
+        ),
+        (
+            {"runtime": "runsc", "own_kernel": True, "engine_kernel": "6.1.0", "limits": SandboxLimits(free_bytes=0)},
+            {"kernel": "4.4.0", "Seccomp": "0"},
+            None,
+        ),
     ],
 )
 def test_what_is_not_seen_from_inside_is_refused(made: dict[str, Any], seen: dict[str, str], why: str | None) -> None:
@@ -161,5 +171,5 @@ def test_what_this_engine_lacks_is_told_in_one_line() -> None:
 def test_who_accepts_limits_that_may_not_hold_is_told() -> None:
     with DockerRuntime(IMAGE, limits=SandboxLimits(enforced=False)) as runtime:
         [told] = runtime.workspace_notes
-        assert told.startswith("--accept-unenforced: limits on memory, processes and processors may not hold")
+        assert told.startswith("--accept-unenforced: limits on memory, processes, processors and disks may not hold")
         assert "not enforced here" not in runtime.describe()  # this engine does enforce them

@@ -181,10 +181,24 @@ def test_a_service_whose_image_has_no_shell_is_stopped_too(private: PrivateEngin
 
 @pytest.mark.skipif(RUNSC is None, reason="no runsc; OHSANDBOX_TEST_RUNSC names one")
 def test_gvisor_without_control_groups_is_refused_unless_that_is_accepted() -> None:
-    refusal = pytest.raises(SandboxUnavailable, match=r"limits are not in force \(memory, processes, processors\)")
+    refusal = pytest.raises(
+        SandboxUnavailable, match=r"not in force \(memory, processes, processors, the disk's floor\)"
+    )
     with DockerRuntime(IMAGE, runtime="runsc") as refused, refusal:
         refused.run(["true"])
     with DockerRuntime(IMAGE, runtime="runsc", limits=SandboxLimits(enforced=False)) as accepted:
         assert b"gVisor" in accepted.run(["dmesg"]).stdout
-        assert accepted.describe()["not enforced here"] == "memory, processes, processors"
+        assert accepted.describe()["not enforced here"] == "memory, processes, processors, the disk's floor"
         assert accepted.run(["sh", "-c", "cat /proc/net/dev | grep -c :"]).stdout == b"1\n"
+
+
+@pytest.mark.skipif(RUNSC is None, reason="no runsc; OHSANDBOX_TEST_RUNSC names one")
+def test_a_shell_and_directories_work_under_gvisor() -> None:
+    """Its terminals have no name inside, and are no controlling terminals."""
+    with DockerRuntime(IMAGE, runtime="runsc", limits=SandboxLimits(enforced=False)) as runtime:
+        runtime.execute("cd /tmp; X=kept; : > here; sleep 1000 &")
+        result = runtime.execute("kill $!; echo $X $PWD; test -t 0 && test -t 1 && (exit 7)")
+        assert (result.output, result.exit_code) == ("kept /tmp\n", 7)
+        assert runtime.execute("sleep 1000", timeout_s=1).timed_out
+        assert runtime.execute("echo $X").output == "kept\n"
+        assert [entry.name for entry in runtime.list_dir("/tmp")] == ["here"]
