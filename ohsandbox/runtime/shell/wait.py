@@ -33,6 +33,10 @@ agent set to run before every command, such as a PROMPT_COMMAND that cannot be u
 READ_CHARS_PER_S = 256 * 1024
 """Minimum rate at which a shell reads a long command before it runs it: 5 MiB take 0.5 s on an idle machine, but up to
 10 s with twelve runnable processes on two processors. While it reads, the shell seems busy."""
+_OVERSLEPT_S = 1.0
+"""Seconds by which a wait takes too long where this process was stopped, as by Ctrl-Z, or its machine slept."""
+_CATCH_UP_S = 0.5
+"""Seconds for the reader to take what arrived meanwhile, before a time limit applies."""
 _RECOVER_S = 1.0
 """Seconds for a shell that is asked for a missing report to send it: normally a millisecond. With 0.2 s and six
 runnable processes per processor, 1 in 150 shells whose loop was ended by Ctrl-C was replaced."""
@@ -128,6 +132,7 @@ class CommandWait:
         self._looked_until = 0.0
         self._size = -1
         self._verdict = ""
+        self._caught_up_at = 0.0
         self._lost_at: float | None = None
         self._idle_probes = 0
         self.notice = ""
@@ -149,7 +154,10 @@ class CommandWait:
                         break  # release the lock to search, to probe or to relay: the reader continues meanwhile
                     look = math.inf if self._cancel is None else now + LOOK_EVERY_S
                     until = min(due, self._deadline, self._quiet_since + self._idle_timeout_s, self._yield_at, look)
+                    until = max(until, self._caught_up_at)
                     self._shell.changed.wait(max(0.0, until - now))
+                    if (woken := time.monotonic()) > until + _OVERSLEPT_S:
+                        self._caught_up_at = woken + _CATCH_UP_S
             if self._relay is not None and self._relay.pending:
                 self._relay.hand_on()
             if outcome is None and time.monotonic() >= min(self._look_at, self._next_probe):
@@ -170,7 +178,7 @@ class CommandWait:
             self._verdict = ""
             if self._expect is not None:
                 self._look_at = min(self._look_at, max(now, self._looked_until))
-        if now >= self._look_at:
+        if now >= self._look_at or now < self._caught_up_at:
             return None  # search first, before any time limit applies
         cancelled = self._cancel is not None and self._cancel.is_set()
         limits = (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, cast
@@ -15,6 +18,7 @@ from ohsandbox.runtime.shell.wait import CommandWait, WaitOptions, WaitOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 class Told:
@@ -202,3 +206,23 @@ def test_an_idle_shell_is_asked_and_asked_again_and_then_given_up(told: Told) ->
 def test_an_idle_shell_that_answers_is_finished(told: Told) -> None:
     told.recover = told.finish  # type: ignore[method-assign]
     assert told.watched(WaitOptions(5), "idle") is WaitOutcome.FINISHED
+
+
+def test_what_ended_while_this_process_was_stopped_has_not_run_out_of_time(tmp_path: Path) -> None:
+    lines = (
+        "from ohsandbox import CLIRuntime",
+        f"with CLIRuntime({str(tmp_path)!r}) as runtime:",
+        "    runtime.execute('true')",
+        "    print('begins', flush=True)",
+        "    seen = runtime.execute('sleep 0.5; echo done', timeout_s=2)",
+        "    print(repr(seen.output), seen.timed_out)",
+    )
+    process = subprocess.Popen([sys.executable, "-c", "\n".join(lines)], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout
+        assert process.stdout.readline() == "begins\n"
+        time.sleep(0.2)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(3.5)
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout.read() == "'done\\n' False\n"
