@@ -67,6 +67,15 @@ ohs_probe() {
   echo busy
 }
 
+# ohs_replaced SHELL COMMANDS: print the program that a command put in the shell's place by `exec`: it has the shell's
+# process, but not the FIFO of its commands.
+ohs_replaced() {
+  for ohs_fd in "/proc/$1/fd"/*; do
+    [ -e "$ohs_fd" ] && [ "$ohs_fd" -ef "$2" ] && return
+  done
+  read -r ohs_c <"/proc/$1/comm" && echo "$ohs_c"
+} 2>/dev/null
+
 # ohs_tidy TTY: restore the terminal mode of terminal.sh, after a program that may have left it raw.
 ohs_tidy() { stty sane -opost -echo <"$1"; }
 

@@ -94,7 +94,8 @@ class RunningCommand(ProcessTree):
         super().__init__(snippet, session.pid, mark, began=time.monotonic(), limit_kib=call.limit_kib)
         self.session, self.call = session, call
         self._unanswered_since = 0.0
-        self._shell = b"%d %s %s" % (session.pid, quote(f"{session.directory}/tty"), quote(f"{session.directory}/in"))
+        self._commands = quote(f"{session.directory}/in")
+        self._shell = b"%d %s %s" % (session.pid, quote(f"{session.directory}/tty"), self._commands)
 
     def probe(self) -> str:
         """Return what the session's terminal does: 'idle', 'input', 'busy', 'spins' or 'gone'."""
@@ -116,6 +117,11 @@ class RunningCommand(ProcessTree):
             return "busy"
         self._unanswered_since = 0.0
         return reply
+
+    def replacement(self) -> str:
+        """Return the name of the program that the command has put in the shell's place by `exec`; "" if none."""
+        reply = self._snippet(b"ohs_replaced %d %s" % (self.session.pid, self._commands))
+        return reply.stdout.decode("utf-8", "replace").strip()
 
     def interrupt(self) -> None:
         """Send SIGINT to the terminal's foreground process group, as Ctrl-C does, in any terminal mode."""

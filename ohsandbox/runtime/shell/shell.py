@@ -350,6 +350,11 @@ class Shell:
             exit_code = None
         elif outcome is WaitOutcome.LEFT:
             exit_code = self._left(session, call)
+        elif outcome is WaitOutcome.INPUT and "exec" in call.command and (program := running.replacement()):
+            self._notices.append(
+                f"`exec` put {program!r} in place of this session's shell: type to it with is_input, or end it "
+                "(`exit`, C-d) for a new shell"
+            )
         elif call.report and call.report.how == "lost":
             self._notices.append(f"The working directory was gone; the command ran in {self._host.workdir}")
         if exit_code == KILLED and self._host.ran_out_of_memory():

@@ -325,3 +325,11 @@ def expect_drives_a_prompt_without_waiting(shell: Session) -> None:
 def an_expectation_that_is_no_pattern_is_refused_and_nothing_runs(shell: Session) -> None:
     refuses(lambda: shell("touch /tmp/expected", expect="("), UsageError, ValueError)
     assert shell("ls /tmp/expected").exit_code != 0
+
+
+def a_shell_that_exec_put_in_place_of_ours_is_told(shell: Session) -> None:
+    told = shell("kept=yes; exec sh -c 'read x; echo $x'")
+    assert (told.waiting_for_input, "in place of this session's shell" in (told.notice or "")) == (True, True)
+    told = shell.type("typed")
+    assert (told.output, told.running) == ("typed\n", False)
+    assert shell('echo "<$kept>"').output == "<>\n"
