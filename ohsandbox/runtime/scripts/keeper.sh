@@ -18,9 +18,10 @@ umask 077
 mkdir "$1" && mkfifo "$1/in" "$1/out" || exit 98
 : >"$1/env"
 exec 3<>"$1/out" 4<>"$1/in"
+trap '' HUP INT TERM   # `pkill cat` does not mean these
 { exec cat <&3 4>&-; } &   # yash kills only its own child, without the exec
 cat >&4 3>&-
-kill $!
+kill -KILL $!
 exec 4>&-
 # only in our own tmpfs: keep the exported environment for a process that resumes this session
 case $1 in /run/ohs/*) n=${1##*/}; [ ! -s "$1/env" ] || mv -f "$1/env" "/run/ohs/${n%-*}.env" ;; esac

@@ -21,6 +21,18 @@ GRACE_S = 30.0
 """Whatever a command does, `execute` returns this soon after its limit."""
 
 
+# --- our own programs ---
+
+
+@needs("isolated")
+def a_signal_to_every_cat_ends_none_of_ours(shell: Session) -> None:
+    shell("kept=yes")
+    shell(
+        'for d in /proc/[0-9]*; do read -r name 2>/dev/null <"$d/comm" && [ "$name" = cat ] && kill "${d##*/}"; done; :'
+    )
+    assert shell("echo $kept").output == "yes\n"
+
+
 # --- hard limits ---
 
 
