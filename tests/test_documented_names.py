@@ -162,6 +162,12 @@ MAPPINGS: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
         "FileEditAction",
         {"command": "create", "view_range": None},
     ),
+    (
+        "str_replace_based_edit_tool",
+        {"command": "view", "path": "/f", "security_risk": "LOW"},
+        "FileReadAction",
+        {"path": "/f"},
+    ),
     ("think", {}, "AgentThinkAction", {"thought": ""}),
     ("request_condensation", {}, "CondensationRequestAction", {}),
     ("browser", {"code": "noop()", "security_risk": "LOW"}, "BrowseInteractiveAction", {"code": "noop()"}),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "file_editor"
-_ALIASES = ("str_replace_editor",)
+_ALIASES = ("str_replace_editor", "str_replace_based_edit_tool")
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """Limit of a file; larger ones are data, which `sed`, `awk` and Python change without moving it to the host and
 back."""
