@@ -136,6 +136,9 @@ def explain_miss(text: str, old: str) -> str:
     without = _NUMBERS.sub("", plain)
     if without != plain and _flexible(text, without):
         return "old_str holds the line numbers that `view` prints; leave out numbers and tabs."
+    unescaped = plain.replace("\\n", "\n").replace("\\t", "\t").replace('\\"', '"')
+    if unescaped != plain and _flexible(text, unescaped):
+        return "old_str holds escape sequences (backslash and n, t or a quote) where the file has the characters."
     return _by_blanks(text, plain) or _by_look(text, plain) or _by_lines(text, plain)
 
 
