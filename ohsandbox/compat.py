@@ -42,6 +42,7 @@ from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.runtime.tool_calls import MCPAction
 from ohsandbox.schema import Action, ErrorObservation
 from ohsandbox.state import ConversationState
+from ohsandbox.strict_json import load_json
 from ohsandbox.tool import Tool as _Spec
 from ohsandbox.tool import ToolDefinition, ToolRegistry, origin_of_tool, resolve_tool
 from ohsandbox.tool.registry import RuntimeTool as Tool
@@ -220,7 +221,7 @@ def to_tool_call(action: Action, call_id: str = "") -> MessageToolCall:
         tool_name = next((tool.name for tool in _tools().values() if tool.action_type is type(action)), None)
         if tool_name is None:
             raise UsageError(f"No built-in tool has the action {type(action).__name__}. Call its own tool with it.")
-        name, arguments = tool_name, json.loads(action.model_dump_json(by_alias=True, exclude_unset=True))
+        name, arguments = tool_name, load_json(action.model_dump_json(by_alias=True, exclude_unset=True))
     return MessageToolCall(id=call_id, function=_FunctionCall(name=name, arguments=json.dumps(arguments)))
 
 

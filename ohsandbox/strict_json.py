@@ -1,7 +1,7 @@
-"""Strict parsing of JSON that a person wrote: nothing in it is dropped or guessed.
+"""The parsers of JSON: a strict one for what a person wrote, where nothing is dropped or guessed, and one for the rest.
 
 `json.loads` takes the last of two equal keys, so `{"network": "none", ... "network": "open"}` is open; it takes NaN,
-and makes infinity of 1e999.
+and makes infinity of 1e999. A text of 1,000 brackets is a RecursionError to it (Python 3.11).
 """
 
 from __future__ import annotations
@@ -29,19 +29,28 @@ def parse_json(data: bytes | str) -> Any:
         text = data.decode("utf-8-sig") if isinstance(data, bytes) else data.removeprefix("\ufeff")
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
-    try:
-        value = json.loads(
-            text,
-            object_pairs_hook=_without_duplicates,
-            parse_constant=refuse_constant,
-            parse_float=finite,
-            parse_int=bounded_integer,
-        )
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
+    value = load_json(
+        text,
+        object_pairs_hook=_without_duplicates,
+        parse_constant=refuse_constant,
+        parse_float=finite,
+        parse_int=bounded_integer,
+    )
     if is_deep(value):
         raise ValueError("it is nested too deep")
     return value
+
+
+def load_json(data: bytes | str, **options: Any) -> Any:
+    """Parse JSON that a program wrote, as `json.loads` does with these options.
+
+    Raises:
+        ValueError: it is not valid JSON or, other than with `json.loads`, it is nested too deep.
+    """
+    try:
+        return json.loads(data, **options)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def is_deep(value: object) -> bool:
@@ -65,8 +74,8 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def is_object(text: str) -> bool:
     """Whether every parser reads the text as a JSON object."""
     try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
+        return isinstance(load_json(text), dict)
+    except ValueError:
         return False
 
 

@@ -32,12 +32,20 @@ from pathspec import GitIgnoreSpec
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from ohsandbox import strict_json, strict_toml, strict_yaml
+from ohsandbox.cli.session.resume import SANDBOX_NAME, stored_options
+from ohsandbox.cli.viewer.hosting import ADDRESS_NAME, hosted_at
+from ohsandbox.conversation.storage import noted_container
+from ohsandbox.conversation.storage.metadata import FileConversationStore
+from ohsandbox.persistence.layout import CONTAINER_NOTE_NAME
+from ohsandbox.runtime.workspace.branches import find_branches
 from ohsandbox.text import quoted_brackets
+from ohsandbox.tools.file_editor.history import EditHistory
 from tests.patterns import modules
 from tests.test_growth import SEEDS, _grows_too_fast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 LIBRARIES = {
     "ast", "base64", "bs4", "codecs", "configparser", "csv", "datetime", "datetime.datetime",
@@ -89,10 +97,14 @@ LINEAR: dict[str, tuple[Callable[[str], Any], ...]] = {
     "ipaddress.ip_address": (ipaddress.ip_address,),
     "ipaddress.ip_network": (ipaddress.ip_network,),
     "json.JSONDecoder": (json.JSONDecoder(strict=False).raw_decode,),
-    "json.loads": (json.loads, lambda text: json.loads(f"[{text}"), lambda text: json.loads(f'["{text}')),
     "ohsandbox.strict_json.bounded_integer": (strict_json.bounded_integer,),
     "ohsandbox.strict_json.finite": (strict_json.finite, lambda text: strict_json.finite(f"1.{text}")),
     "ohsandbox.strict_json.is_object": (strict_json.is_object,),
+    "ohsandbox.strict_json.load_json": (
+        strict_json.load_json,
+        lambda text: strict_json.load_json(f"[{text}"),
+        lambda text: strict_json.load_json(f'["{text}'),
+    ),
     "ohsandbox.strict_json.parse_json": (strict_json.parse_json, lambda text: strict_json.parse_json(f"[{text}")),
     "ohsandbox.strict_toml.parse_toml": (
         strict_toml.parse_toml,
@@ -166,6 +178,12 @@ BOUNDED = {
         ("conversation.approvals.rules.paths", "evaluation.sandbox_files", "mcp.config"), "behind text.quoted_brackets",
     ),
     "fnmatch.translate": {"runtime.docker.images.build_ignore": "behind text.quoted_brackets"},
+    "json.loads": {
+        "strict_json": "where a text nested too deep becomes a ValueError",
+        "cli.completion": "in the same way; a key press waits for what it imports",
+        "tools.driver_bootstrap": "runs in the sandbox alone, on lines of ours",
+        "testing.provider": "requests of the tests' own client",
+    },
     "shlex.shlex": {"runtime.workspace.git_programs": "at most 64 KiB: quadratic in one word, 0.1 s"},
     "shlex.split": {
         "cli.commands.config": "the person's own editor", "cli.rendering.tables": "the person's own pager",
@@ -243,3 +261,26 @@ def test_a_parser_takes_about_four_times_the_time_for_four_times_the_text(name: 
     assert [_grows_too_fast(_ignoring_what_it_refuses(parse), HOSTILE) for parse in LINEAR[name]] == [{}] * len(
         LINEAR[name]
     )
+
+
+STATE_FILES: dict[str, tuple[str, Callable[[Path], Any], Any]] = {
+    "address of a page": (ADDRESS_NAME, hosted_at, None),
+    "branch": ("branches/key/branch.json", lambda _: find_branches(), []),
+    "container of a conversation": (CONTAINER_NOTE_NAME, noted_container, None),
+    "metadata of a conversation": ("c/metadata.json", lambda root: FileConversationStore(root).load("c"), None),
+    "edits of files": ("1.edit", lambda directory: EditHistory(directory).edits("/a"), []),
+    "files that were seen": ("seen.json", lambda directory: EditHistory(directory).seen("/a"), None),
+    "sandbox of a conversation": (SANDBOX_NAME, stored_options, None),
+}
+
+
+@pytest.mark.parametrize("name", STATE_FILES)
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", '{"a":' * 100_000], ids=["deep list", "no object", "deep object"])
+def test_a_state_file_that_something_else_wrote_is_as_none(
+    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OHSANDBOX_HOME", str(tmp_path))
+    file, read, absent = STATE_FILES[name]
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(text)
+    assert read(tmp_path) == absent

@@ -13,7 +13,7 @@ from ohsandbox import events
 from ohsandbox.agent.parsing import parse_arguments
 from ohsandbox.errors import ToolArgumentsError, UnknownToolError
 from ohsandbox.schema import Action
-from ohsandbox.strict_json import is_object
+from ohsandbox.strict_json import is_object, load_json
 from ohsandbox.tool.annotations import SECURITY_RISK, SECURITY_RISK_SCHEMA, CallHint, take_security_risk
 from ohsandbox.tools.file_read import FileReadSource
 
@@ -117,7 +117,7 @@ class ActionEvent(NamedTuple):
     @property
     def hint(self) -> CallHint:
         """The tool's description of this call; an empty hint if there is no tool."""
-        return CallHint() if self.tool is None else self.tool.call_hint(json.loads(self.arguments))
+        return CallHint() if self.tool is None else self.tool.call_hint(load_json(self.arguments))
 
     @property
     def event(self) -> EventBody:
@@ -287,7 +287,7 @@ def _planned(call: ToolCall, tools_map: Mapping[str, AnyTool], event: ActionEven
         if tool is None:
             return event._replace(refusal=blocked or f"{unknown} Nothing ran. You sent: {_shown(event.arguments)}")
         event = set_security_risk(_named(event._replace(tool=tool), name, tool.name), arguments)
-        event = event._replace(action=action_of(tool, json.loads(event.arguments)))
+        event = event._replace(action=action_of(tool, load_json(event.arguments)))
         vars(event.action)["tool_call_metadata"] = event.metadata  # this is not a field, and those are frozen
     except ToolArgumentsError as error:
         return event._replace(tool=None, security_risk=None, refusal=blocked or str(error))

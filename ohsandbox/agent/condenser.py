@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from ohsandbox.schema import Action
+from ohsandbox.strict_json import load_json
 from ohsandbox.tool import cut_middle
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _as_text(message: Message) -> str:
     content = message["content"]
     text = content if isinstance(content, str) else " ".join(part.get("text", "[image]") for part in content)
     if message["role"] == "tool":
-        result = json.loads(text)
+        result = load_json(text)
         text = str(result.get("error") or result.get("output") or "")
     calls = "".join(
         f"\n-> {call['function']['name']} {cut_middle(call['function']['arguments'], limit_chars=MAX_RESULT_CHARS)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox import events
 from ohsandbox.agent.calls import ActionEvent, ActionSecurityRisk, action_of, ends_task, find_tool, runs_beside
 from ohsandbox.errors import ToolArgumentsError, UnknownToolError
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -207,7 +207,7 @@ def ready(calls: Sequence[HeldCall], tools_map: Mapping[str, ToolDefinition[Any,
         if call.refusal is None:
             try:
                 tool = find_tool(tools_map, call.name)
-                prepared = call._replace(tool=tool, action=action_of(tool, json.loads(call.arguments)))
+                prepared = call._replace(tool=tool, action=action_of(tool, load_json(call.arguments)))
             except (ToolArgumentsError, UnknownToolError) as error:
                 changed = f"Not executed: since it was sent, the tools have changed. {error}"
                 prepared = call._replace(fault=changed)

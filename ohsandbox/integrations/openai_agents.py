@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from agents import FunctionTool, ToolOutputImage, ToolOutputText
 
 from ohsandbox.integrations.sandbox_tools import TOOLS, SandboxTool, sandbox_tools
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ def ohsandbox_tools(runtime: Runtime, tools: Sequence[str] = TOOLS) -> list[Func
 def _tool(tool: SandboxTool) -> FunctionTool:
     async def invoke(_: ToolContext[Any], text: str) -> str | list[ToolOutputText | ToolOutputImage]:
         try:
-            arguments = json.loads(text or "{}")
+            arguments = load_json(text or "{}")
         except ValueError as error:
             return f"The arguments are not JSON: {error}. Send one object."
         if not isinstance(arguments, dict):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.llm.model_list import listed_info, model_entry
 from ohsandbox.llm.response_parsing import MAX_CALLS, token_count
 from ohsandbox.llm.wire_format import InterruptedStreamError
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -209,7 +210,7 @@ def _part(part: Any) -> dict[str, Any]:
 
 def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        arguments = json.loads(call["function"]["arguments"] or "{}")
+        arguments = load_json(call["function"]["arguments"] or "{}")
     except ValueError:
         raise _NotCoveredError from None
     name = call["function"]["name"]

@@ -24,6 +24,7 @@ from ohsandbox.llm.openai_format import OpenAIFormat, openai_format
 from ohsandbox.llm.provider import Answer, Unfinished, current_attempt
 from ohsandbox.llm.response_parsing import StreamedAnswer, content_text
 from ohsandbox.llm.wire_format import server_events
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -112,7 +113,7 @@ class DirectProvider:
                 fields = yield from self._stream(pieces)
                 _read_out(response, pieces)
             else:  # some servers never stream, even if a stream is requested
-                fields = self._format.answer(json.loads(response.read()))
+                fields = self._format.answer(load_json(response.read()))
                 if stream and (text := content_text(fields["choices"][0]["message"].get("content"))):
                     yield text
         finally:
@@ -189,7 +190,7 @@ def _objects(pieces: Iterator[bytes]) -> Iterator[dict[str, Any]]:
     for data in server_events(pieces):
         if data.strip() == _DONE:
             return
-        value = json.loads(data)
+        value = load_json(data)
         if isinstance(value, dict):
             yield value
 
@@ -215,8 +216,8 @@ def _words(body: bytes) -> str:
     """Return the provider's explanation of an error."""
     text = body.decode(errors="replace")
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = load_json(text)
+    except ValueError:
         return text
     error = found.get("error", found) if isinstance(found, dict) else found
     words = error.get("message") if isinstance(error, dict) else error

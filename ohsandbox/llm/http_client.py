@@ -19,6 +19,7 @@ from ohsandbox.llm.provider import Attempt, current_attempt
 from ohsandbox.llm.response_parsing import repair_response
 from ohsandbox.network.http_transport import UserTransport
 from ohsandbox.network.user_proxies import is_loopback
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -156,7 +157,7 @@ def _mended(body: _Body, attempt: Attempt) -> httpx.SyncByteStream:
         attempt.refusal = error_mapping.TOO_LARGE
         raise ResponseRefused("values")
     try:
-        return httpx.ByteStream(json.dumps(repair_response(json.loads(raw))).encode())
+        return httpx.ByteStream(json.dumps(repair_response(load_json(raw))).encode())
     except (ValueError, RecursionError):
         return httpx.ByteStream(raw)
 

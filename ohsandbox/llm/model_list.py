@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.llm.provider import ModelInfo
 from ohsandbox.llm.response_parsing import token_count
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ def model_list() -> Mapping[str, Mapping[str, Any]]:
     if spec is None or spec.origin is None:
         return {}
     try:
-        entries = json.loads(Path(spec.origin).with_name(_NAME).read_bytes())
+        entries = load_json(Path(spec.origin).with_name(_NAME).read_bytes())
     except (OSError, ValueError):
         return {}
     return entries if isinstance(entries, dict) else {}

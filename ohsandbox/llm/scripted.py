@@ -33,7 +33,7 @@ from ohsandbox.llm.chat import DeltaEvent, OnEvent
 from ohsandbox.llm.error_mapping import masked_line
 from ohsandbox.llm.errors import ScriptError
 from ohsandbox.llm.response_parsing import call_ids, content_text, read_answer
-from ohsandbox.strict_json import is_object, parse_json
+from ohsandbox.strict_json import is_object, load_json, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -326,7 +326,7 @@ def _events(file: Path) -> list[Mapping[str, Any]]:
     events: list[Any] = []
     for number, line in enumerate(lines, start=1):
         try:
-            events.append(json.loads(line))
+            events.append(load_json(line))
         except ValueError:
             if number < len(lines):
                 raise UsageError(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.llm.chat import ChatMessage, Choice, DeltaEvent, FunctionCall, LLMEvent, OnEvent, RetryEvent, ToolCall
 from ohsandbox.llm.response_parsing import call_ids, content_text, fresh_ids
-from ohsandbox.strict_json import refuse_constant
+from ohsandbox.strict_json import load_json, refuse_constant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -275,8 +275,8 @@ def _unwrapped(content: str) -> tuple[str, bool]:
     The text is plain because models copy what they see: an escape `\n` would end up in the files that they write.
     """
     try:
-        result = json.loads(content)
-    except (ValueError, RecursionError):
+        result = load_json(content)
+    except ValueError:
         return content, False
     if not isinstance(result, dict) or result.get("status") not in {"ok", "error"}:
         return content, False
@@ -464,7 +464,4 @@ def _read_json(text: str) -> Any:
     Raises:
         ValueError: text is not JSON, or holds NaN or an infinity.
     """
-    try:
-        return json.loads(text, strict=False, parse_constant=refuse_constant)
-    except RecursionError:
-        raise ValueError("nested too deep") from None
+    return load_json(text, strict=False, parse_constant=refuse_constant)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.content import DEFAULT_LIMITS, Content, ImageContent, OutputLimits, TextContent, image_type
 from ohsandbox.runtime.shell.terminal import without_controls
 from ohsandbox.schema import Observation
+from ohsandbox.strict_json import load_json
 from ohsandbox.text import encodable
 from ohsandbox.tool import cut_middle
 
@@ -174,7 +175,7 @@ def _is_in_text(structured: Any, content: Sequence[Content]) -> bool:
             if part.text == plain:
                 return True
             try:
-                parsed = json.loads(part.text)
+                parsed = load_json(part.text)
             except (ValueError, RecursionError):
                 continue
             if parsed in (structured, plain):

@@ -28,6 +28,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from ohsandbox.mcp.content import visible_line
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,7 +134,7 @@ def parse_message(line: bytes) -> JSONRPCMessage | None:
         if not line.lstrip().startswith(b"{"):
             return None
     try:
-        repaired = json.dumps(json.loads(line.decode("utf-8", "replace")), ensure_ascii=False)
+        repaired = json.dumps(load_json(line.decode("utf-8", "replace")), ensure_ascii=False)
         return jsonrpc_message_adapter.validate_json(repaired.encode("utf-8", "replace"), by_name=False)
     except (ValueError, RecursionError):
         return None
@@ -236,7 +237,7 @@ def _parts(line: bytes) -> int:
 def _ids_of_answer(line: bytes) -> set[RequestId]:
     """Return the ids of requests that an invalid response may answer; several are guesses."""
     try:
-        message = {} if len(line) > MAX_PARTS else json.loads(line)
+        message = {} if len(line) > MAX_PARTS else load_json(line)
     except (ValueError, RecursionError):
         message = {}
     if message:

@@ -24,6 +24,7 @@ from ohsandbox.mcp.definition import (
 from ohsandbox.mcp.errors import MCPConfigError, MCPToolWithheldError
 from ohsandbox.paths import make_private_dirs
 from ohsandbox.private_files import locked, write_atomically
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -191,7 +192,7 @@ def _changed(server: str, tool: str, pin: dict[str, Any]) -> ChangedTool:
 
 def _read(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
     try:
-        pins = json.loads(path.read_text(encoding="utf-8"))
+        pins = load_json(path.read_text(encoding="utf-8"))
         return {str(server): {str(tool): {**pin} for tool, pin in tools.items()} for server, tools in pins.items()}
     except FileNotFoundError:
         return {}
@@ -284,7 +285,7 @@ class ToolFilter:
         return (
             tool
             if mask(tool_json) == tool_json
-            else type(tool).model_validate(masked_value(json.loads(tool_json), mask))
+            else type(tool).model_validate(masked_value(load_json(tool_json), mask))
         )
 
     def _pin(self, tools: Iterable[ListedTool]) -> None:

@@ -19,6 +19,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.network.addresses import MAX_HOST_CHARS
 from ohsandbox.network.listeners import Listeners
 from ohsandbox.private_files import open_regular, write_all
+from ohsandbox.strict_json import load_json
 from ohsandbox.text import encodable, quoted_line
 
 if TYPE_CHECKING:
@@ -343,11 +344,11 @@ def _lines(path: Path) -> list[bytes]:
 def _record(line: bytes) -> dict[str, Any]:
     """Return the record in a line, or {} if the line is not one of a log."""
     try:
-        record = json.loads(line)
+        record = load_json(line)
         fits = record["event"] in {"decision", "end"} and all(
             type(record[name]) in kinds for name, kinds in _FIELDS.items()
         )
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError):
         return {}
     return record if fits else {}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import importlib.util
-import json
 import os
 import re
 import subprocess
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox import host_programs
 from ohsandbox.network.addresses import HostNameError, is_local_name, normalized_host
+from ohsandbox.strict_json import load_json
 from ohsandbox.strict_toml import InvalidToml, parse_toml
 from ohsandbox.text import quoted_line
 
@@ -208,8 +208,8 @@ def npm_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
     of_file = [line for line in _text(user_file).splitlines() if "registry" in line.partition("=")[0]]
     yield from _hosts("npm", str(user_file), "\n".join(line.partition("=")[2] for line in of_file))
     try:
-        settings = json.loads(_output_of(["npm", "config", "list", "--json"], environ) or "{}")
-    except (ValueError, RecursionError):
+        settings = load_json(_output_of(["npm", "config", "list", "--json"], environ) or "{}")
+    except ValueError:
         return
     if isinstance(settings, dict):
         registries = [str(value) for key, value in settings.items() if key == "registry" or key.endswith(":registry")]

@@ -24,6 +24,7 @@ from ohsandbox.events import SDKEvent
 from ohsandbox.events.event import DATA, unchecked
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence.blobs import MIN_BLOB_CHARS, Blobs
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -238,8 +239,8 @@ def check_version(line: bytes, path: Path) -> None:
         UsageError: the version is newer.
     """
     try:
-        version = json.loads(line).get("version")
-    except (ValueError, AttributeError, RecursionError):
+        version = load_json(line).get("version")
+    except (ValueError, AttributeError):
         return
     if isinstance(version, int) and version > _LOG_VERSION:
         raise UsageError(

@@ -22,6 +22,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
 from ohsandbox.project.features import MAX_BYTES, MAX_FILES, FeatureFile
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +92,7 @@ def fetch_feature(project: Path, text: str) -> tuple[FeatureFile, ...]:
 
 def _kept_layer(kept: Path, pin: Path) -> bytes | None:
     try:
-        digest = str(json.loads(pin.read_bytes())["layer"])
+        digest = str(load_json(pin.read_bytes())["layer"])
         layer = (kept / digest.partition(":")[2]).read_bytes() if _DIGEST.fullmatch(digest) else b""
     except (OSError, ValueError, LookupError, TypeError):
         return None
@@ -185,8 +186,8 @@ class _Registry:
 
     def _json(self, data: bytes) -> dict[str, Any]:
         try:
-            said = json.loads(data)
-        except (ValueError, RecursionError):
+            said = load_json(data)
+        except ValueError:
             said = None
         if not isinstance(said, dict):
             raise self.fault("its registry sends what is not a JSON object. Try again.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -10,6 +9,7 @@ from pydantic import ValidationError
 
 from ohsandbox.errors import ToolArgumentsError
 from ohsandbox.schema.models import Action, Observation
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -144,8 +144,8 @@ def _decode_json(arguments: dict[str, Any], error: ValidationError) -> bool:
         if fault["loc"] and fault["type"] in _NEEDED and isinstance(arguments.get(str(fault["loc"][0])), str)
     }
     try:
-        arguments |= {name: json.loads(arguments[name]) for name in texts}
-    except (ValueError, RecursionError):
+        arguments |= {name: load_json(arguments[name]) for name in texts}
+    except ValueError:
         return False
     return bool(texts)
 

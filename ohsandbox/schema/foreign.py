@@ -24,6 +24,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
 from ohsandbox.schema.models import Schema
 from ohsandbox.schema.provider_schema import MAX_NODES, object_schema, resolve_reference
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -118,7 +119,7 @@ def model_from_json(base: type[_SchemaT], name: str, schema: Any, *, description
 
 @lru_cache(maxsize=CACHED)
 def _model(base: Any, name: str, schema: str, description: str) -> Any:
-    source = json.loads(schema)
+    source = load_json(schema)
     body: dict[str, Any] = {"__module__": __name__, "__doc__": description or source.get("description", "")}
     body["model_config"] = ConfigDict(extra="allow", protected_namespaces=())
     body["__annotations__"] = hints = {}

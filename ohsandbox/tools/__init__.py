@@ -1,13 +1,13 @@
 """The tools that ship with the package; importing this registers them by name."""
 
 import contextlib
-import json
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from pydantic import ValidationError
 
+from ohsandbox.strict_json import load_json
 from ohsandbox.tool import BuiltInTool, CallHint, Hint, register_tool
 from ohsandbox.tool.registry import serve_runtimes
 from ohsandbox.tool_flags import ToolFlags as ToolFlags
@@ -84,8 +84,8 @@ def hint_of(name: str, call: Mapping[str, Any]) -> CallHint:
 def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments in the data of a `tool_call` event; a foreign log may have none."""
     try:
-        parsed = json.loads(call.get("arguments") or "{}")
-    except (ValueError, TypeError, RecursionError):
+        parsed = load_json(call.get("arguments") or "{}")
+    except (ValueError, TypeError):
         return {}
     return parsed if isinstance(parsed, dict) else {}
 

@@ -21,6 +21,7 @@ from ohsandbox.runtime.channel import KILLED, Chunk, Stream
 from ohsandbox.runtime.process.cancellation import SWEEPS, ProcessTree
 from ohsandbox.runtime.process.invocation import quote
 from ohsandbox.runtime.shell.terminal import clean
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -366,8 +367,8 @@ class _Process:
 
     def _deliver(self, data: bytes) -> None:
         try:
-            number, answer = json.loads(data)
-        except (ValueError, TypeError, RecursionError):
+            number, answer = load_json(data)
+        except (ValueError, TypeError):
             answer = None
         if not isinstance(answer, dict):
             self._complaint = "sent something that is not an answer"

@@ -82,8 +82,9 @@ def test_a_server_that_lists_ever_new_tools_fills_no_disk(
     assert started.status()[0].refused["nothing"] == "its server has listed 2 others before"
 
 
-def test_damaged_pins_are_a_persons_to_look_at(tmp_path: Path) -> None:
-    (tmp_path / "pins.json").write_text('{"odd": ')
+@pytest.mark.parametrize("damage", ['{"odd": ', "[]", "[" * 100_000])
+def test_damaged_pins_are_a_persons_to_look_at(tmp_path: Path, damage: str) -> None:
+    (tmp_path / "pins.json").write_text(damage)
     with pytest.raises(MCPConfigError, match="Delete the file"):
         Pins(tmp_path / "pins.json")
 

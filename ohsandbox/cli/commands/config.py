@@ -26,6 +26,7 @@ from ohsandbox.errors import ProgramNotFoundError, UsageError
 from ohsandbox.key_store import is_reference, store_key
 from ohsandbox.settings import ByteSize, Settings, without_user
 from ohsandbox.settings_file import object_of, write_object
+from ohsandbox.strict_json import load_json
 from ohsandbox.text import did_you_mean
 
 SIZES = frozenset(name for name, field in Settings.model_fields.items() if ByteSize in get_args(field.annotation))
@@ -244,7 +245,7 @@ def _with_value(values: dict[str, Any], top: str, below: list[str], text: str) -
     """Return the values with one more: as text if the setting takes text, otherwise parsed as JSON."""
     error_start = f"Value {_shown_value(top, text)} is not written"
     try:
-        parsed = [json.loads(text)]
+        parsed = [load_json(text)]
     except ValueError:
         parsed = []
     fault: UsageError | None = None

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from prompt_toolkit.completion import Completer, Completion
 from prompt_toolkit.history import History
 
+from ohsandbox.strict_json import load_json
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
@@ -69,7 +71,7 @@ class InputHistory(History):
         texts = []
         for line in lines:
             with contextlib.suppress(ValueError):
-                text = json.loads(line)
+                text = load_json(line)
                 if isinstance(text, str):
                     texts.append(text)
         return texts

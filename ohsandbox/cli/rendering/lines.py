@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.cli.rendering.text import masked, safe, safe_line
 from ohsandbox.review_text import visible
+from ohsandbox.strict_json import load_json
 from ohsandbox.text import counted
 
 if TYPE_CHECKING:
@@ -200,8 +201,8 @@ def json_lines(text: str) -> list[BlockLine]:
     if len(text) > _MAX_JSON_CHARS or text.lstrip()[:1] not in {"{", "["}:
         return []
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = load_json(text)
+    except ValueError:
         return []
     if isinstance(value, list):
         value = {str(number): item for number, item in enumerate(value, 1)}

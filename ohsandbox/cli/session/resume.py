@@ -16,6 +16,7 @@ from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.build_options import Build
 from ohsandbox.runtime.mount_text import moved_places, parse_path, place_of_workspace
 from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, DEFAULT_BACKEND
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,14 +146,14 @@ def in_directory(known: SandboxOptions, directory: Path | None) -> SandboxOption
 def stored_options(directory: Path) -> SandboxOptions | None:
     """Return the options of a stored conversation's sandbox; None if there are none that can be read."""
     try:
-        fields = json.loads((directory / SANDBOX_NAME).read_bytes())
+        fields = load_json((directory / SANDBOX_NAME).read_bytes())
         for name in _PATHS:
             fields[name] = Path(fields[name]) if fields.get(name) else None
         build_options = fields.pop("build_options", None)
         build = Build(fields["build"], **build_options) if build_options else None
         services = tuple(_service(one) for one in fields.pop("services", ()))
         return SandboxOptions(**fields, from_project=ProjectParts(build=build, services=services))
-    except (OSError, ValueError, TypeError, LookupError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return None
 
 

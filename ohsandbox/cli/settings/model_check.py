@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from ohsandbox.cli.settings.model import is_offline
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.llm import LLM, ModelAuthenticationError, ModelNotFoundError, ModelRequestError, open_model
 from ohsandbox.llm.model_list import model_entry, model_list
+from ohsandbox.strict_json import load_json
 from ohsandbox.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def providers() -> frozenset[str]:
     spec = importlib.util.find_spec("litellm")  # of a top-level package this imports nothing
     if spec is not None and spec.origin is not None:
         try:
-            table = json.loads(Path(spec.origin).with_name(_PROVIDERS_FILE).read_bytes())
+            table = load_json(Path(spec.origin).with_name(_PROVIDERS_FILE).read_bytes())
             names |= set(table["providers"])
         except (OSError, ValueError, LookupError, TypeError):
             pass

@@ -31,6 +31,7 @@ from ohsandbox.cli.viewer.control import PageAnswer
 from ohsandbox.cli.viewer.entries import NetworkEntries, note_block
 from ohsandbox.cli.viewer.page import LogFeed, content_policy, page
 from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -180,7 +181,7 @@ class PageServer:
 
     async def _act(self, request: Request) -> Response:
         try:
-            body = json.loads(await _body(request) or b"{}")
+            body = load_json(await _body(request) or b"{}")
             await run_in_threadpool(self._do, request.url.path.strip("/"), body)
         except OhsandboxError as error:
             return JSONResponse({"error": safe_line(error, limit_chars=_MAX_ERROR_CHARS)}, 409)

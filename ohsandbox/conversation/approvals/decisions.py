@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +20,7 @@ from ohsandbox.conversation.approvals.scopes import (
     goes_through_link,
 )
 from ohsandbox.errors import UsageError
+from ohsandbox.strict_json import load_json
 from ohsandbox.tools import hint_of
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def pending_of(history: History) -> list[PendingCall]:
         PendingCall(
             call.tool_call_id,
             call.name,
-            json.loads(call.arguments),
+            load_json(call.arguments),
             call.verdict.risk,
             call.verdict.why,
             hint_of(call.name, {"hint": call.hint, "arguments": call.arguments}),

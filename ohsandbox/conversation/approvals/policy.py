@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ohsandbox.agent import ActionSecurityRisk
@@ -17,6 +16,7 @@ from ohsandbox.conversation.approvals.analysis import (
 )
 from ohsandbox.conversation.approvals.scopes import PendingCall
 from ohsandbox.errors import UsageError
+from ohsandbox.strict_json import load_json
 from ohsandbox.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class PlanMode(ConfirmRisky):
         if call.hint.kind == "command":
             from ohsandbox.conversation.approvals.rules.looking import only_looks  # noqa: PLC0415 - a run that asks nobody loads no rules
 
-            text = str(json.loads(call.arguments).get(call.hint.subject, ""))
+            text = str(load_json(call.arguments).get(call.hint.subject, ""))
             if only_looks(text, workdir=workdir or DEFAULT_WORKDIR):
                 return None
             return f"{_PLAN_REFUSAL} Of commands only those run that are known to write nothing: {_LOOKING}."
@@ -188,7 +188,7 @@ def approval_filter_of(
     def approved(call: ActionEvent, verdict: Verdict) -> Verdict:
         if not verdict.asks:
             return verdict
-        arguments = json.loads(call.arguments)
+        arguments = load_json(call.arguments)
         waiting = PendingCall(call.tool_call_id, call.name, arguments, verdict.risk, verdict.why, call.hint)
         number = approval_for(waiting)
         return verdict._replace(asks=number is None, approval=number)
@@ -204,6 +204,6 @@ def _verdict(call: ActionEvent, policy: ConfirmationPolicy, analyzer: SecurityAn
         risk, why = analyzer.assess(call)
     except Exception as error:  # noqa: BLE001 - foreign code; a fault in it must let nothing pass
         risk, why = ActionSecurityRisk.HIGH, (f"The security analysis failed: {type(error).__name__}: {error}",)
-    if hidden := conceals(call.name, json.loads(call.arguments)):
+    if hidden := conceals(call.name, load_json(call.arguments)):
         risk, why = ActionSecurityRisk.HIGH, (*hidden, *(why if risk is ActionSecurityRisk.HIGH else ()))
     return Verdict(risk, why, policy.asks(call, risk))

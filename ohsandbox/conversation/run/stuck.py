@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox import events
 from ohsandbox.conversation.run.limits import MAX_STUCK_AFTER
 from ohsandbox.errors import LimitReachedError
+from ohsandbox.strict_json import load_json
 from ohsandbox.tools import hint_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class _Turn:
     @cached_property
     def call(self) -> bytes:
         """Digest of name, result and arguments; key order, whitespace and `security_risk` do not count."""
-        arguments = json.loads(self._arguments)
+        arguments = load_json(self._arguments)
         arguments.pop("security_risk", None)
         return _digest(self.name, arguments, self._result)
 

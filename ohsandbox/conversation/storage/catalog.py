@@ -25,6 +25,7 @@ from ohsandbox.private_files import open_regular, write_atomically
 from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.runtime.inventory import Removal
 from ohsandbox.runtime.owners import note_deletion
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -345,7 +346,7 @@ def noted_container(directory: Path) -> str | None:
     """Return the id of the container that is noted for a conversation in this directory; None if there is none."""
     try:
         with os.fdopen(open_regular(directory / CONTAINER_NOTE_NAME, os.O_RDONLY, name="Note"), "rb") as file:
-            note = json.loads(file.read(_MAX_NOTE_BYTES))
+            note = load_json(file.read(_MAX_NOTE_BYTES))
         container, owner = str(note["container"]), Path(str(note["directory"]))
         is_ours = owner.resolve() == directory.resolve()
     except (OSError, ValueError, LookupError, TypeError, UsageError):

@@ -11,6 +11,7 @@ from ohsandbox.evaluation.agents.base import AgentReport, EvaluatedAgent, progra
 from ohsandbox.evaluation.formats.inputs import read_lines
 from ohsandbox.evaluation.formats.problems import InvalidTask
 from ohsandbox.evaluation.patches import NO_PROGRAM, NOT_APPLIED, apply_script, with_final_newline
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,5 +99,5 @@ class PredictionsAgent(EvaluatedAgent):
     def _patch(self, prediction: _Place) -> str:
         with self._path.open("rb") as opened:
             opened.seek(prediction.offset)
-            fields = json.loads(opened.readline(_MAX_PREDICTION_BYTES))
+            fields = load_json(opened.readline(_MAX_PREDICTION_BYTES))
         return fields["model_patch"] or ""

@@ -19,6 +19,7 @@ from ohsandbox.evaluation.compose_client import docker_compose
 from ohsandbox.evaluation.formats.inputs import parse_task_yaml, read_text
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
 from ohsandbox.evaluation.task import ComposeProject, TaskEnvironment
+from ohsandbox.strict_json import load_json
 from ohsandbox.strict_yaml import amount
 
 if TYPE_CHECKING:
@@ -141,7 +142,10 @@ class _Checker:
             self._problems.append(
                 Problem(self._path, None, f"${{{name}}} is not given to tasks: write ${{{name}:-default}}")
             )
-        model: dict[str, Any] = json.loads(result.stdout)
+        try:
+            model: dict[str, Any] = load_json(result.stdout)
+        except ValueError as error:
+            raise InvalidTask([Problem(self._path, None, f"Docker Compose's model of it is not read: {error}")]) from None
         return model
 
     def project(self, model: dict[str, Any]) -> ComposeProject:

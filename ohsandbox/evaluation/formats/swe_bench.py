@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import shlex
 from difflib import get_close_matches
@@ -15,6 +14,7 @@ from ohsandbox.evaluation.formats.problems import InvalidTask, Problem, Section,
 from ohsandbox.evaluation.patches import GIT, apply_script, changed_paths, with_final_newline
 from ohsandbox.evaluation.task import AgentPhase, Files, Solution, Step, Task, TaskEnvironment, Verifier
 from ohsandbox.evaluation.verifier import SETUP_FAILED
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def _names(value: Any) -> Any:
     """Parse a list, or a list as JSON text, as the datasets have it."""
     if isinstance(value, str):
         try:
-            return json.loads(value)
+            return load_json(value)
         except ValueError:
             raise ValueError(f"{value[:60]!r}: expected a list of names, or one as JSON text") from None
     return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import logging
 import threading
 import time
@@ -24,6 +23,7 @@ from ohsandbox.runtime.docker.config.container_config import create_payload, pod
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors, printable_line
 from ohsandbox.runtime.docker.engine.own_container import as_we_name, for_engine
 from ohsandbox.runtime.docker.network import open_network
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -292,7 +292,7 @@ class Container:
             url = f"{api.base_url}/v{api.api_version}/containers/{self.id}/archive"
             said = api.head(url, params={"path": path}, timeout=_LOOK_TIMEOUT_S)
         try:
-            facts = json.loads(base64.b64decode(said.headers.get(_STAT, "")))
+            facts = load_json(base64.b64decode(said.headers.get(_STAT, "")))
         except ValueError:
             return {}
         return facts if isinstance(facts, dict) else {}

@@ -33,6 +33,7 @@ from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.docker.services.pods import Pod
 from ohsandbox.runtime.mount_text import WORKSPACE, Mount
 from ohsandbox.runtime.results import ResumeReport
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -258,7 +259,7 @@ def _mounts(found: dict[str, Any], labels: dict[str, str]) -> tuple[tuple[Mount,
     """Return the workspaces and the mounts that the container was created with, without those nested in them."""
     binds = _binds(found)
     try:
-        places = json.loads(labels.get(BINDS_LABEL) or json.dumps({"workspaces": [WORKSPACE]}))
+        places = load_json(labels.get(BINDS_LABEL) or json.dumps({"workspaces": [WORKSPACE]}))
         workspaces, others = ([str(one) for one in places.get(name, [])] for name in ("workspaces", "mounts"))
     except (ValueError, AttributeError, TypeError):
         workspaces, others = [WORKSPACE], []

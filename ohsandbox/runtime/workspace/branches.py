@@ -25,6 +25,7 @@ from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.workspace import branch_git, git, git_layout
 from ohsandbox.runtime.workspace.branch_git import BRANCHES
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -271,7 +272,7 @@ def _top(directory: Path) -> Path:
 
 def _read(directory: Path) -> Branch | None:
     try:
-        said = json.loads((directory / _RECORD).read_bytes())
+        said = load_json((directory / _RECORD).read_bytes())
         return Branch(str(said["name"]), Path(said["repository"]), str(said["base"]), directory)
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -22,6 +22,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.private_files import open_locked, write_atomically
 from ohsandbox.runtime.workspace import git_layout
 from ohsandbox.runtime.workspace.sensitive_paths import is_obeyed, runs_when_opened
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -424,7 +425,7 @@ class ChangeTracker:
 
 def _read(file: Path) -> WorkspaceScan | None:
     try:
-        held = json.loads(file.read_bytes())
+        held = load_json(file.read_bytes())
         marked = {str(path): (ChangeKind(kind), str(stamp)) for path, (kind, stamp) in held["marked"].items()}
         return WorkspaceScan(float(held["at"]), marked, dict(held["repositories"]), dict(held["named"]))
     except (OSError, ValueError, TypeError, LookupError, AttributeError):

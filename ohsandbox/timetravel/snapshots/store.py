@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from ohsandbox.errors import UsageError
 from ohsandbox.private_files import NEW_FILE, PRIVATE_DIR_MODE, SHA256_NAME, new_file, open_regular, opened_dir
 from ohsandbox.runtime import disk_space
+from ohsandbox.strict_json import load_json
 from ohsandbox.timetravel.snapshots.manifest import MAX_GIT_BYTES, FileEntry, Manifest
 from ohsandbox.timetravel.snapshots.workspaces import Workspaces
 
@@ -286,7 +287,7 @@ def _encode(tree: Manifest) -> bytes:
 
 
 def _decode(data: bytes) -> Manifest:
-    fields = json.loads(data)
+    fields = load_json(data)
     entries = {path: FileEntry(*values) for path, values in fields["entries"].items()}
     return Manifest(int(fields["taken_ns"]), entries, dict(fields["left_out"]), int(fields.get("special", 0)))
 

@@ -6,11 +6,11 @@ nothing is trusted but its length.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 
 from ohsandbox.runtime.shell.terminal import sanitize_for_terminal
+from ohsandbox.strict_json import load_json
 
 MAX_NAME_CHARS = 500
 MAX_VALUE_CHARS = 8000
@@ -159,7 +159,7 @@ def _json_text(quoted: str) -> str:
     """Decode a double-quoted text; return other text unchanged."""
     if quoted.startswith('"'):
         try:
-            value = json.loads(quoted, strict=False)
+            value = load_json(quoted, strict=False)
         except ValueError:
             return quoted
         return value if isinstance(value, str) else quoted

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.private_files import make_private_dir, write_atomically
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,13 +117,13 @@ class EditHistory:
         if self._is_loaded or self._directory is None:
             return
         self._is_loaded = True
-        with contextlib.suppress(OSError, ValueError, TypeError):  # absent or foreign: counts as never seen
-            stored = json.loads((self._directory / _SEEN_NAME).read_bytes())
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # absent or foreign: counts as never seen
+            stored = load_json((self._directory / _SEEN_NAME).read_bytes())
             self._seen = {path: Seen(*fields) for path, fields in stored.items()}
         for file in sorted(self._directory.glob("*.edit")):
             with contextlib.suppress(OSError, ValueError, TypeError):
                 head, _, removed = file.read_bytes().partition(b"\n")
-                self._edits.append(Edit(**json.loads(head), removed=removed))
+                self._edits.append(Edit(**load_json(head), removed=removed))
 
     def _store(self, name: str, data: bytes) -> None:
         """Replace a file of ours. Not synced: after a crash of the machine an undo may be missing, never wrong."""

@@ -321,10 +321,11 @@ def test_another_live_session_s_baseline_is_its_own(tree: Path, state: Path) -> 
     first.end()
 
 
-def test_a_damaged_baseline_is_passed_over(tree: Path, state: Path) -> None:
+@pytest.mark.parametrize("damage", ["{", "[]", "[" * 100_000])
+def test_a_damaged_baseline_is_passed_over(tree: Path, state: Path, damage: str) -> None:
     subprocess.run([sys.executable, "-c", KILLED, str(tree), str(state)], check=False)
     (file,) = state.rglob("*.json")
-    file.write_text("{")
+    file.write_text(damage)
     watch = ChangeTracker(tree, state)
     assert not watch.previous_was_killed
     watch.end()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
-import json
 import posixpath
 import subprocess
 from pathlib import Path
@@ -25,6 +24,7 @@ from ohsandbox.conversation.approvals.rules.shell_words import (
     input_of,
     plain,
 )
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -183,8 +183,8 @@ def _syntax_tree(text: str) -> Any:
         error_line = done.stderr.decode("utf-8", "replace").strip().split("\n", 1)[0]
         raise UnreadableError(f"it is not a complete shell command ({error_line[:200]})")
     try:
-        return json.loads(done.stdout, object_hook=_without_position)
-    except (ValueError, RecursionError):
+        return load_json(done.stdout, object_hook=_without_position)
+    except ValueError:
         raise UnreadableError("it is nested too deep") from None
 
 

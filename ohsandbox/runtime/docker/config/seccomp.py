@@ -22,6 +22,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from ohsandbox.strict_json import load_json
+
 ARCHITECTURES = ("amd64", "arm64")
 """Architectures for which the file's argument positions are correct (s390's clone has others); other architectures use
 the engine's filter."""
@@ -49,7 +51,7 @@ def profile_json(forbidden_mode: int = 0) -> str:
         forbidden_mode: file mode bits that no call may set. With a host directory bound, a setuid file created in the
             sandbox would be one on the host too.
     """
-    profile = json.loads((files(__package__) / "seccomp.json").read_text())
+    profile = load_json((files(__package__) / "seccomp.json").read_text())
     profile["syscalls"] = _without_reserving(_without_tracing_the_keeper(profile["syscalls"]))
     if forbidden_mode:
         profile["syscalls"] = _without_mode(profile["syscalls"], forbidden_mode)

@@ -31,6 +31,7 @@ from ohsandbox.private_files import locked, write_atomically
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.mounts.mount_policy import is_root
 from ohsandbox.runtime.inventory import CacheInfo, removal
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -239,7 +240,7 @@ def _orphans(engine: Engine) -> dict[str, _State]:
     states = {}
     for one in listed:
         with contextlib.suppress(ValueError, TypeError):
-            state = _State(*json.loads((one.get("Labels") or {})[_STATE_LABEL]))
+            state = _State(*load_json((one.get("Labels") or {})[_STATE_LABEL]))
             if state.is_lost and str(one["Name"]).startswith(_PREFIX):
                 states[str(one["Name"])] = state
     return states

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.labels import SERVICE_LABEL, SERVICE_OF_LABEL
 from ohsandbox.runtime.inventory import ServiceInfo
 from ohsandbox.runtime.service_options import Service
+from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ _REMOVALS = 4
 def described_service(labels: Mapping[str, str]) -> Service | None:
     """Return the service that a container's labels describe; None if they describe none."""
     with contextlib.suppress(UsageError, ValueError, TypeError):
-        return Service(**json.loads(labels.get(SERVICE_LABEL) or ""))
+        return Service(**load_json(labels.get(SERVICE_LABEL) or ""))
     return None
 
 
