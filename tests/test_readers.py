@@ -275,7 +275,9 @@ STATE_FILES: dict[str, tuple[str, Callable[[Path], Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", STATE_FILES)
-@pytest.mark.parametrize("text", ["[" * 100_000, "[]", '{"a":' * 100_000], ids=["deep list", "no object", "deep object"])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[]", '{"a":' * 100_000], ids=["deep list", "no object", "deep object"]
+)
 def test_a_state_file_that_something_else_wrote_is_as_none(
     name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

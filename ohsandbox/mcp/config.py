@@ -16,7 +16,7 @@ from ohsandbox.strict_json import parse_json
 from ohsandbox.text import VARIABLE_NAME, quoted_brackets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _MAX_CONFIG_BYTES = 1_000_000
 """Maximum size: configurations are written by hand, so a larger file is the wrong one."""
@@ -24,7 +24,8 @@ _MAX_CONFIG_BYTES = 1_000_000
 _MIN_MASKED_CHARS = 8
 """Minimum length of a masked value; shorter ones occur by chance in ordinary text."""
 
-_SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+_SERVER_NAME = re.compile(r"(?=.{1,40}\Z)[A-Za-z0-9]+(?:[-_.][A-Za-z0-9]+)*")
+"""So no name has the `__` that ends it in `server__tool`: whose a tool is can be told from its name."""
 _VARIABLE = re.compile(r"\$\{((?:secret:)?[A-Za-z_][A-Za-z0-9_]*)(?::-((?:[^}$]|\$(?!\{))*+))?\}")
 _ACCEPTED = {"progressEnabled", "description", "icon", "autoApprove", "alwaysAllow", "keep_alive"}
 """Keys in files of other programs, which are accepted and ignored."""
@@ -163,6 +164,7 @@ class MCPConfig(BaseModel):
         """
         entries = entries_of(raw)
         servers = {name: server_of(name, entry) for name, entry in entries.items()}
+        check_server_names(servers)
         return cls(servers=servers, warnings=_warnings(servers))
 
     def to_dict(self) -> dict[str, Any]:
@@ -296,14 +298,34 @@ def _listed(form: str, listed: Any, transport: str | None) -> list[tuple[str, di
     return entries
 
 
+def confusable_key(name: str) -> str:
+    """Return what names share that a person or a model confuses: case, `_`, `-` and `.` do not count."""
+    return re.sub(r"[-.]", "_", name).lower()
+
+
+def check_server_names(names: Iterable[str]) -> None:
+    """Check the names of servers that an agent has together.
+
+    Raises:
+        MCPConfigError: one is not 1 to 40 letters and digits, with single `_`, `-` or `.` between them, or two differ
+            only in case or in these characters.
+    """
+    by_key: dict[str, str] = {}
+    for name in names:
+        if not _SERVER_NAME.fullmatch(name):
+            rule = "1 to 40 letters and digits, with single `_`, `-` or `.` between them"
+            _refuse(f"MCP server name {name!r} is not {rule}. Rename it.")
+        if (other := by_key.setdefault(confusable_key(name), name)) != name:
+            _refuse(f"MCP servers {other!r} and {name!r} differ only in case or in `_`, `-` and `.`. Rename one.")
+
+
 def server_of(name: str, entry: Any) -> ServerConfig:
     """Return the validated definition of one server.
 
     Raises:
         MCPConfigError: its name or definition is invalid; the message names the server and the key.
     """
-    if not _SERVER_NAME.fullmatch(name):
-        _refuse(f"MCP server name {name!r} is not 1 to 40 letters, digits, `_`, `-` and `.`. Rename it.")
+    check_server_names([name])
     if not isinstance(entry, dict):
         _refuse(f"MCP server {name!r} must be an object.")
     fields = {key: value for key, value in entry.items() if key not in _ACCEPTED}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import Field
 
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
+from ohsandbox.mcp.config import confusable_key
 from ohsandbox.mcp.content import MCPToolObservation, visible_excerpt, visible_line
 from ohsandbox.runtime.tool_calls import MCPAction
 from ohsandbox.schema import Action
@@ -61,6 +62,8 @@ _MAX_MODEL_NAME_CHARS = 64
 """Maximum length of a tool's name for the model; all providers require `[a-zA-Z0-9_-]{1,64}`."""
 
 _REFUSED = re.compile(r"[^a-zA-Z0-9_-]")
+_PLAIN = re.compile(r"(?!.*[_.]{2})[a-zA-Z0-9_.-]+")
+"""Names by MCP 2025-11-25 ("Tool Names") that have no `__`, also where `_` stands for a `.`."""
 
 
 class UnusableToolError(ValueError):
@@ -190,21 +193,22 @@ class ServerTool(NamedTuple):
 def names_for_model(
     tools: Sequence[ServerTool], reserved: Collection[str], *, foreign: Collection[str] = ()
 ) -> dict[ServerTool, str]:
-    """Return the model's name for each tool: its own name, or `server__tool` if that is taken or reserved.
+    """Return the model's name for each tool: its own name, or `server__tool` if that is taken, reserved or not plain.
 
-    Tools of foreign servers always get the long name, which leaves the short one to others. Comparisons ignore case,
-    since users and models confuse names that differ only in case.
+    A plain name has no `__`, so no tool has a name that begins as those of another server, whichever servers there are
+    or will be; nor has it other letters than ASCII's, which look like them. Tools of foreign servers always get the
+    long name, which leaves the short one to others.
     """
-    local_tools = [tool for tool in tools if tool.server not in foreign]
-    name_counts = Counter(_safe(tool.tool).lower() for tool in local_tools)
-    taken_names = {name.lower() for name in reserved}
+    local_tools = [tool for tool in tools if tool.server not in foreign and _PLAIN.fullmatch(tool.tool)]
+    name_counts = Counter(confusable_key(tool.tool) for tool in local_tools)
+    taken_keys = {confusable_key(name) for name in reserved}
     free = {
         tool
         for tool in local_tools
-        if name_counts[_safe(tool.tool).lower()] == 1 and _safe(tool.tool).lower() not in taken_names
+        if name_counts[confusable_key(tool.tool)] == 1 and confusable_key(tool.tool) not in taken_keys
     }
     names = {tool: _safe(tool.tool) if tool in free else "" for tool in tools}
-    taken_names |= {name.lower() for name in names.values()}
+    taken_names = {name.lower() for name in (*reserved, *names.values())}
     for tool in tools:
         number, candidate = 1, names[tool] or prefixed(tool)
         while not names[tool] and candidate.lower() in taken_names:
@@ -213,20 +217,6 @@ def names_for_model(
         names[tool] = candidate
         taken_names.add(candidate.lower())
     return names
-
-
-def owner_of_prefix(tool: ServerTool, servers: Collection[str]) -> str:
-    """Return the other server whose prefix `server__` begins one of the tool's possible names; "" if there is none.
-
-    Case is ignored. The longest prefix counts: beside a server `a__b`, `a__b__x` is a tool of that server, not of `a`.
-    """
-    own_prefix = _prefix(tool.server).lower()
-    by_prefix = {_prefix(server).lower(): server for server in servers}
-    for name in (_safe(tool.tool).lower(), prefixed(tool).lower()):
-        matches = [prefix for prefix in by_prefix if name.startswith(prefix)]
-        if matches and (longest := max(matches, key=len)) != own_prefix:
-            return by_prefix[longest]
-    return ""
 
 
 def prefixed(tool: ServerTool) -> str:

@@ -17,7 +17,7 @@ from ohsandbox.mcp.tool_pinning import ToolFilter
 from ohsandbox.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from ohsandbox.mcp.client import MCPClient
     from ohsandbox.mcp.config import Resolved
@@ -106,16 +106,15 @@ class MCPServer:
         on_event: Callable[[MCPEvent], None],
         advise: Callable[[], str] = str,
         limits: OutputLimits = DEFAULT_LIMITS,
-        configured: Collection[str] = (),
     ) -> None:
         """Create it without starting anything. `connect(on_tools_changed=..., on_log=...)` returns a client, not open.
 
-        advise: returns the likely cause of a failed start. configured: names of all servers.
+        advise: returns the likely cause of a failed start.
         """
         self.name, self.config, self._resolved = name, resolved.config, resolved
         self._connect, self._advise, self._on_event = connect, advise, on_event
         self._limits = limits
-        self.filter = ToolFilter(name, resolved, pins, self._emit, configured=configured)
+        self.filter = ToolFilter(name, resolved, pins, self._emit)
         self.progress: dict[str, tuple[str, ...]] = {}
         """Progress reports of the newest call of each tool, oldest first."""
         self._said_at = 0.0

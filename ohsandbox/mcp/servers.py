@@ -18,7 +18,7 @@ from ohsandbox import host_programs
 from ohsandbox.arguments import expect_path
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import UsageError
-from ohsandbox.mcp.config import MCPConfig, Resolved, ServerConfig, resolve_variables
+from ohsandbox.mcp.config import MCPConfig, Resolved, ServerConfig, check_server_names, resolve_variables
 from ohsandbox.mcp.definition import MCPToolDefinition, ServerTool, names_for_model, prefixed
 from ohsandbox.mcp.errors import MCPConfigError, MCPError, MCPServerGoneError
 from ohsandbox.mcp.loop import LOOP, await_detached
@@ -79,10 +79,11 @@ class MCPServers:
                 always named `server__tool`.
 
         Raises:
-            MCPConfigError: a variable is not set, a server needs a sandbox and there is none, or there are servers and
-                the library fastmcp is not installed.
+            MCPConfigError: a server's name is refused, a variable is not set, a server needs a sandbox and there is
+                none, or there are servers and the library fastmcp is not installed.
         """
         require_library(config)
+        check_server_names(config.servers)
         self.config, self._limits = config, limits
         self._runtime = runtime
         self._reserved, self._foreign = tuple(reserved), frozenset(foreign)
@@ -107,7 +108,7 @@ class MCPServers:
             name: MCPServer(
                 name, Resolved(resolved.config, secrets), connect=partial(self._client, name, resolved.config),
                 pins=pins, on_event=self._on_server_event, advise=partial(self._likely_cause, resolved.config),
-                limits=limits, configured=frozenset(all_resolved),
+                limits=limits,
             )
             for name, resolved in all_resolved.items()
         }  # fmt: skip
@@ -229,7 +230,8 @@ class MCPServers:
     ) -> list[MCPToolDefinition]:
         """Return the tools of the ready servers, in the order of the configuration; wait as `wait` does.
 
-        Each has its own name, or `server__tool` if that is reserved (by this call or the constructor) or not unique.
+        Each has its own name, or `server__tool` if that is reserved (by this call or the constructor), not unique, or
+        not made of letters, digits, `-`, `.` and single `_`.
         With owned, closing any of them closes all servers.
         """
         self.wait(timeout_s)

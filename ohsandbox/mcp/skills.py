@@ -12,7 +12,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.mcp.config import OLDER_FORMS, ServerConfig, entries_of, server_of
+from ohsandbox.mcp.config import OLDER_FORMS, ServerConfig, confusable_key, entries_of, server_of
 from ohsandbox.mcp.errors import MCPConfigError
 from ohsandbox.mcp.skill_files import KEY, SkillFiles, TooManySkillsError
 from ohsandbox.review_text import concealed_in
@@ -34,8 +34,6 @@ MAX_REFUSED = 10
 SKILL_ROOT = "${SKILL_ROOT}"
 """The directory of the skill in the sandbox; the only variable that is resolved."""
 
-_NAME = re.compile(r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
-"""Names of servers; stricter than in a person's own configuration, since `server__tool` must not be ambiguous."""
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[{}\[\]\n]')
 _SERVER_DEPTH = 2
 """Depth of the servers' names in `.mcp.json`: `{"mcpServers": {"name": ...`."""
@@ -70,11 +68,11 @@ class SkillServers(NamedTuple):
     """A sentence for each refused definition. It has foreign text, which is not safe to print as it is."""
 
     def without(self, names: Collection[str]) -> SkillServers:
-        """Return a copy in which servers with one of these names, ignoring case, are refused."""
-        taken_names = {name.lower() for name in names}
-        kept_servers = tuple(server for server in self.servers if server.name.lower() not in taken_names)
+        """Return a copy in which servers with one of these names, or one that is confused with it, are refused."""
+        taken_keys = {confusable_key(name) for name in names}
+        kept_servers = tuple(server for server in self.servers if confusable_key(server.name) not in taken_keys)
         refusals = [
-            f"{_place(server)}: a server that you have configured, or a tool, has this name and keeps it. Rename it."
+            f"{_place(server)}: a server that you have configured, or a tool, has this name or a like one. Rename it."
             for server in self.servers
             if server not in kept_servers
         ]
@@ -129,7 +127,7 @@ def _add_servers(servers: dict[str, SkillServer], refused: list[str], path: str,
         refused.append(f"{path!r}: {reason}")
         return
     for server in parsed_servers:
-        existing = servers.setdefault(server.name.lower(), server)
+        existing = servers.setdefault(confusable_key(server.name), server)
         if existing.definition != server.definition:
             raise TooManySkillsError(f"two servers of one name: {_place(existing)} and {_place(server)}")
 
@@ -150,7 +148,6 @@ def _checked(name: str, entry: Any, *, isolated: bool) -> ServerConfig:
     texts = texts_in([name, server.model_dump(mode="json")])
     expanded = [*server.env.values(), *server.headers.values(), server.url or ""]
     reasons: Mapping[str, bool] = {
-        "its name is not letters and digits with single `-` or `_` between them": not _NAME.fullmatch(name),
         "it has a `url`, which only a sandbox may connect to": server.url is not None and not isolated,
         "it asks to run on, or to be reached from, your machine": server.runs_in == "host",
         "it asks for a user of its own": server.user is not None,

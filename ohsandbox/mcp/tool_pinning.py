@@ -16,10 +16,8 @@ from ohsandbox.mcp.definition import (
     MAX_SERVER_CHARS,
     MAX_TOOLS,
     ListedTool,
-    ServerTool,
     UnusableToolError,
     listed_tool,
-    owner_of_prefix,
 )
 from ohsandbox.mcp.errors import MCPConfigError, MCPToolWithheldError
 from ohsandbox.paths import make_private_dirs
@@ -27,7 +25,7 @@ from ohsandbox.private_files import locked, write_atomically
 from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from mcp_types import Tool
 
@@ -211,15 +209,9 @@ class ToolFilter:
         resolved: Resolved,
         pins: Pins,
         tell: Callable[[str, str], None],
-        *,
-        configured: Collection[str] = (),
     ) -> None:
-        """Create a filter without tools. `tell(kind, message)` is called about withheld and refused tools.
-
-        configured: names of all servers, whose prefixes the tools of this one may not have.
-        """
+        """Create a filter without tools. `tell(kind, message)` is called about withheld and refused tools."""
         self._server, self._resolved, self._pins, self._tell = server, resolved, pins, tell
-        self._configured = configured
         self._pinned_as = f"{server}@{resolved.config.identity}"
         self.tools: dict[str, ListedTool] = {}
         """All tools by name at the server, also withheld ones."""
@@ -269,8 +261,6 @@ class ToolFilter:
             raise UnusableToolError(f"more than {MAX_TOOLS} tools")
         if tool.name in accepted:
             raise UnusableToolError("listed twice")
-        if owner := owner_of_prefix(ServerTool(self._server, tool.name), self._configured):
-            raise UnusableToolError(f"its name would be taken for that of a tool of server {owner!r}")
         listed = listed_tool(self._server, tool)
         if length + listed.length > MAX_SERVER_CHARS:
             raise UnusableToolError(f"the tools of its server take more than {MAX_SERVER_CHARS} characters together")

@@ -10,10 +10,13 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mcp_types import CallToolResult, Tool
 
 from ohsandbox.content import DEFAULT_LIMITS
 from ohsandbox.mcp import definition
+from ohsandbox.mcp.config import confusable_key
 from ohsandbox.mcp.content import MAX_BLOCKS, MAX_IMAGES, observe, printable, visible_excerpt, visible_line
 from ohsandbox.mcp.definition import (
     MAX_DEFINITION_CHARS,
@@ -25,7 +28,6 @@ from ohsandbox.mcp.definition import (
     fingerprint_of,
     listed_tool,
     names_for_model,
-    owner_of_prefix,
 )
 from ohsandbox.mcp.streams import FloodError, LineFramer
 from ohsandbox.schema import Action, text_of
@@ -152,10 +154,10 @@ def test_a_fingerprint_sees_every_change_and_no_order() -> None:
         (["a:x", "b:x", "b:y"], [], ["a__x", "b__x", "y"]),
         (["a:finish"], ["finish"], ["a__finish"]),
         (["a:Finish"], ["finish"], ["a__Finish"]),
-        (["a.b:x y", "c:x.y"], [], ["a_b__x_y", "c__x_y"]),
-        (["a:x", "b:x", "c:a__x"], [], ["a__x_2", "b__x", "a__x"]),
+        (["a.b:x y", "c:x.y"], [], ["a_b__x_y", "x_y"]),
+        (["a:x", "b:x", "c:a__x"], [], ["a__x", "b__x", "c__a__x"]),
         (["a.b:x", "a-b:x", "a_b:x"], [], ["a_b__x", "a-b__x", "a_b__x_2"]),
-        (["a:漢字", "b:"], [], ["__", "_"]),
+        (["a:漢字", "b:"], [], ["a____", "b__"]),
     ],
 )
 def test_names_are_short_and_unique(tools: list[str], reserved: list[str], names: list[str]) -> None:
@@ -164,19 +166,42 @@ def test_names_are_short_and_unique(tools: list[str], reserved: list[str], names
 
 
 @pytest.mark.parametrize(
-    ("tool", "servers", "owner"),
+    ("tool", "name"),
     [
-        ("e:f__execute_bash", "e f", "f"),
-        ("e:F__Execute_Bash", "e f", "f"),
-        ("e:f.x__run", "e f.x", "f.x"),
-        ("a:b__x", "a a__b", "a__b"),
-        ("a__b:x", "a a__b", ""),
-        ("e:e__x", "e f", ""),
-        ("e:f_x", "e f", ""),
+        ("helper__run", "x__helper__run"),
+        ("helper._run", "x__helper__run"),
+        ("Helper__run", "x__Helper__run"),
+        ("hel\u0440er__run", "x__hel_er__run"),
+        ("helper\u2017run", "x__helper_run"),
+        ("\uff48elper__run", "x___elper__run"),
+        ("\u0435xecute_bash", "x___xecute_bash"),
+        ("Execute-Bash", "x__Execute-Bash"),
+        ("execute.bash", "x__execute_bash"),
+        ("helper_run", "helper_run"),
     ],
 )
-def test_a_tool_does_not_get_a_name_that_begins_as_another_servers(tool: str, servers: str, owner: str) -> None:
-    assert owner_of_prefix(ServerTool(*tool.split(":", 1)), servers.split()) == owner
+@pytest.mark.parametrize("foreign", [[], ["helper"]], ids=["a person's", "a repository's"])
+def test_a_tool_named_like_another_servers_or_ours_has_its_own_server_before_its_name(
+    tool: str, name: str, foreign: list[str]
+) -> None:
+    key = ServerTool("x", tool)
+    assert names_for_model([key], ["execute_bash"])[key] == name
+    names = names_for_model([key, ServerTool("helper", "run")], ["execute_bash"], foreign=foreign)
+    assert names[key] == name
+    assert names[ServerTool("helper", "run")] == ("helper__run" if foreign else "run")
+
+
+SERVER_NAMES = st.from_regex(r"[a-bB]{1,2}([-_.][a-bB])?", fullmatch=True)
+
+
+@given(st.lists(st.tuples(SERVER_NAMES, st.text("abB_-.\u0430\u2017", max_size=9)), max_size=6), st.data())
+def test_no_name_begins_with_the_prefix_of_another_server_that_could_be_there(
+    tools: list[tuple[str, str]], data: st.DataObject
+) -> None:
+    later = data.draw(SERVER_NAMES)
+    for tool, name in names_for_model([ServerTool(*tool) for tool in tools], []).items():
+        if confusable_key(tool.server) != confusable_key(later):
+            assert not confusable_key(name).startswith(f"{confusable_key(later)}__")
 
 
 def test_long_names_that_begin_alike_stay_apart() -> None:

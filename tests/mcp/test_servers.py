@@ -15,10 +15,12 @@ from ohsandbox.errors import ToolArgumentsError
 from ohsandbox.mcp import (
     MCPAction,
     MCPConfig,
+    MCPConfigError,
     MCPError,
     MCPServerGoneError,
     MCPServers,
     MCPTimeoutError,
+    ServerConfig,
     ServerState,
 )
 from tests.mcp.conftest import OURS, Servers, call, observe, odd, until
@@ -211,15 +213,34 @@ def test_same_names_get_their_servers_before_them(servers: Servers) -> None:
 
 @pytest.mark.parametrize("other", [{}, {"disabled": True}], ids=["ready", "disabled"])
 def test_a_server_does_not_take_a_name_of_another_servers_tools(servers: Servers, other: dict[str, Any]) -> None:
-    assert call(servers({"poses": odd("posing")}), "other__echo") == "of the server that poses"  # no server `other`
-    started = servers({"poses": odd("posing"), "other": odd(include=["echo"], **other)})
-    started.wait()
-    assert "other__echo" not in [tool.listed.name for tool in started.tools() if tool.server == "poses"]
-    assert started.status()[0].refused == {
-        "other__echo": "its name would be taken for that of a tool of server 'other'"
-    }
+    for of_other in ({}, {"other": odd(include=["echo"], **other)}):  # which is added later
+        started = servers({"poses": odd("posing"), **of_other})
+        assert call(started, "poses__other__echo") == "of the server that poses"
+        assert "other__echo" not in {name for tool in started.tools() if tool.server == "poses"
+                                     for name in (tool.name, *tool.aliases)}  # fmt: skip
     if not other:
         assert call(started, "other__echo", text="of the server other") == "of the server other"
+
+
+@pytest.mark.parametrize(
+    ("names", "fact"),
+    [
+        (["a__b"], "'a__b' is not 1 to 40 letters and digits"),
+        (["a-"], "with single `_`, `-` or `.` between them. Rename it."),
+        (["g\u0131thub"], "'g\u0131thub' is not"),
+        (["a\u200bb"], "Rename it"),
+        (["github", "GitHub"], "'github' and 'GitHub' differ only in case or in `_`, `-` and `.`. Rename one."),
+        (["a.b", "a_b"], "'a.b' and 'a_b' differ only"),
+    ],
+)
+def test_servers_whose_names_would_be_confused_are_refused_however_they_come(names: list[str], fact: str) -> None:
+    entry = ServerConfig(url="http://localhost:1/mcp")
+    with pytest.raises(MCPConfigError) as caught:
+        MCPConfig.parse({"mcpServers": {name: {"url": entry.url} for name in names}})
+    assert fact in str(caught.value)
+    with pytest.raises(MCPConfigError) as caught:
+        MCPServers(MCPConfig(servers=dict.fromkeys(names, entry)), None)
+    assert fact in str(caught.value)
 
 
 def test_a_lone_name_stays_and_answers_to_the_long_one_too(servers: Servers) -> None:

@@ -177,9 +177,8 @@ def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
         ("a", {"command": "x\x1b[2J"}, "cannot be seen"),
         ("a", {"command": "x", "env": {"T": "a\u200bb"}}, "cannot be seen"),
         ("a", {"command": "p\u0430ss"}, "cannot be seen"),
-        ("a__b", {"command": "x"}, "its name"),
-        ("a_", {"command": "x"}, "its name"),
-        ("a.b", {"command": "x"}, "its name"),
+        ("a__b", {"command": "x"}, "Rename it"),
+        ("a_", {"command": "x"}, "Rename it"),
         ("\u0430", {"command": "x"}, "Rename it"),
         ("a" * 41, {"command": "x"}, "Rename it"),
         ("a", {"command": "x", "url": "http://x/"}, "either `command` or `url`"),
@@ -332,11 +331,13 @@ def test_only_the_first_refusals_are_told_and_the_rest_counted() -> None:
     assert refused[-1].startswith("5 more")
 
 
-def test_name_of_a_configured_server_is_refused_whatever_its_case() -> None:
-    told = of_microagent(skill(tracker={"command": "x"}, mine={"command": "y"})).without(["Tracker"])
+@pytest.mark.parametrize("name", ["my-tracker", "My-Tracker", "my.tracker"])
+def test_name_of_a_configured_server_is_refused_whatever_its_case_and_signs(name: str) -> None:
+    told = of_microagent(skill(my_tracker={"command": "x"}, mine={"command": "y"})).without([name])
     assert [one.name for one in told.servers] == ["mine"]
     assert (
-        "'tracker' in '.openhands/microagents/tools.md', line 4: a server that you have configured" in told.refused[0]
+        "'my_tracker' in '.openhands/microagents/tools.md', line 4: a server that you have configured"
+        in told.refused[0]
     )
 
 

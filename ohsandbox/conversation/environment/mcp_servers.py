@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox import events
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.mcp import MCPConfig, MCPEvent, MCPServers, Pins, ServerState, read_mcp_config
-from ohsandbox.mcp.config import INITIALIZE_S, merged_configs
+from ohsandbox.mcp.config import INITIALIZE_S, confusable_key, merged_configs
 from ohsandbox.mcp.content import visible_line
 from ohsandbox.mcp.servers import PASSING, require_library
 from ohsandbox.paths import state_dir
@@ -117,7 +117,8 @@ class ConversationServers:
         """
         if self.servers is None and (self._config is not None or skill_servers):
             ours = self._config or MCPConfig()
-            theirs = {name: server for name, server in skill_servers.items() if name not in ours.servers}
+            kept_keys = {confusable_key(name) for name in ours.servers}
+            theirs = {name: server for name, server in skill_servers.items() if confusable_key(name) not in kept_keys}
             self.servers = MCPServers(
                 merged_configs(ours, MCPConfig(servers=theirs)),
                 runtime,

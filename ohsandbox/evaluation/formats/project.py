@@ -145,7 +145,7 @@ class _Checker:
         try:
             model: dict[str, Any] = load_json(result.stdout)
         except ValueError as error:
-            raise InvalidTask([Problem(self._path, None, f"Docker Compose's model of it is not read: {error}")]) from None
+            raise InvalidTask([Problem(self._path, None, f"What Docker Compose makes of it: {error}")]) from None
         return model
 
     def project(self, model: dict[str, Any]) -> ComposeProject:

@@ -117,7 +117,7 @@ class EditHistory:
         if self._is_loaded or self._directory is None:
             return
         self._is_loaded = True
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # absent or foreign: counts as never seen
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # counts as never seen
             stored = load_json((self._directory / _SEEN_NAME).read_bytes())
             self._seen = {path: Seen(*fields) for path, fields in stored.items()}
         for file in sorted(self._directory.glob("*.edit")):
