@@ -286,3 +286,15 @@ def test_a_state_file_that_something_else_wrote_is_as_none(
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text(text)
     assert read(tmp_path) == absent
+
+
+def test_archives_become_files_in_one_module_only_which_counts_what_it_makes() -> None:
+    unpacking = {"extractall", "extract", "unpack_archive"}
+    calls = [
+        (module, node.attr)
+        for module, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in {*unpacking, "extractfile"}
+    ]
+    in_memory = ("ohsandbox.project.registry", "extractfile")  # a feature's files, counted there
+    assert sorted(calls) == [in_memory, ("ohsandbox.runtime.files.unpack", "extractfile")]

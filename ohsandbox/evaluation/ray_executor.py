@@ -21,12 +21,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pydantic import ValidationError
+
 from ohsandbox import __version__
-from ohsandbox.errors import EngineUnavailable, OhsandboxError, UsageError
+from ohsandbox.errors import EngineUnavailable, OhsandboxError, ToolError, UsageError
 from ohsandbox.evaluation.executor import LocalExecutor
 from ohsandbox.evaluation.images import Images
 from ohsandbox.evaluation.results import Fault, TrialResult
 from ohsandbox.runtime.factory import open_inventory
+from ohsandbox.runtime.files.unpack import BLOCK_BYTES, Meter, TransferLimits, unpack_gzipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,6 +39,10 @@ if TYPE_CHECKING:
 
 _MAX_TASK_BYTES = 512 * 1024**2
 """Largest size of a task's packed files: they travel through the memory of Ray's object store."""
+_RESULT_LIMITS = TransferLimits()
+"""Limits of a trial's files, which are made here."""
+_TASK_LIMITS = TransferLimits(file_bytes=TransferLimits().total_bytes)
+"""Limits of a task's files, which a node makes anew: those of an upload, in which they go on to a sandbox."""
 LOOK_EVERY_S = 5.0
 """Interval at which the executor looks for nodes that joined the cluster."""
 JOIN_S = 120.0
@@ -46,6 +53,10 @@ _ASK_AGAIN_S = 60.0
 """Time after which a refused node is asked again: its engine may have been started since."""
 CLOSE_S = 60.0
 """Time to close: removing a sandbox takes 0.2 s, and longer when others are removed at the same time."""
+
+
+_TOP = tarfile.TarInfo(".")
+_TOP.type, _TOP.mode = tarfile.DIRTYPE, 0o700
 
 
 class _PackedTask(NamedTuple):
@@ -62,14 +73,23 @@ def pack(spec: TrialSpec) -> _PackedTask:
     """Pack every file and directory that the task names, and the certificates that its sandbox trusts.
 
     Raises:
-        UsageError: they are over MAX_TASK_BYTES.
+        UsageError: they are over MAX_TASK_BYTES or the limits of a transfer.
     """
     named_paths = {str(path) for path in _paths(spec.task.model_dump(exclude={"path"}))}
     paths = tuple(sorted(named_paths | ({spec.options.ca_bundle} if spec.options.ca_bundle else set())))
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
-        for number, path in enumerate(paths):
-            archive.add(path, arcname=str(number))
+    buffer, meter = io.BytesIO(), Meter(_TASK_LIMITS, f"Task {spec.task.id!r}", block_bytes=BLOCK_BYTES)
+
+    def counted(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        meter.count(member.name, BLOCK_BYTES if member.isdir() else member.size)
+        return member
+
+    try:
+        with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
+            archive.addfile(_TOP)
+            for number, path in enumerate(paths):
+                archive.add(path, arcname=str(number), filter=counted)
+    except ToolError as error:
+        raise UsageError(f"{error.fact} Put its files into an image.") from None
     if buffer.tell() > _MAX_TASK_BYTES:
         raise UsageError(
             f"The files of task {spec.task.id!r} take {buffer.tell()} bytes, more than {_MAX_TASK_BYTES} can be sent "
@@ -142,9 +162,7 @@ class NodeWorker:
         if not directory.exists():
             with tempfile.TemporaryDirectory(dir=root) as temporary:
                 inner = Path(temporary, "files")
-                with tarfile.open(fileobj=io.BytesIO(packed.data)) as archive:
-                    archive.extractall(inner, filter="tar")  # our own archive: modes and links are to stay
-                inner.mkdir(exist_ok=True)
+                unpack_gzipped(packed.data, inner, _TASK_LIMITS, keeps_links=True)
                 inner.rename(directory)
         return {path: directory / str(number) for number, path in enumerate(packed.paths)}
 
@@ -245,9 +263,7 @@ class RayExecutor:
         """Handle the end of a trial; called in a thread of Ray."""
         try:
             text, data = remote_outcome.result()
-            with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-                archive.extractall(directory, filter="data")
-            outcome.set_result(TrialResult.model_validate_json(text))
+            outcome.set_result(_taken(text, data, spec, directory))
         except self._ray.exceptions.RayTaskError as error:  # our own code failed there
             outcome.set_exception(error.cause or error)
         except self._ray.exceptions.RayError as error:
@@ -311,6 +327,16 @@ class RayExecutor:
             self._nodes.clear()
         self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S) if closing else None
         self._ray.shutdown()
+
+
+def _taken(text: str, data: bytes, spec: TrialSpec, directory: Path) -> TrialResult:
+    """Return the result that a node sends, with its files in the directory; a fault of the node where they are none."""
+    try:
+        result = TrialResult.model_validate_json(text)
+        unpack_gzipped(data, directory, _RESULT_LIMITS)
+    except (ToolError, ValidationError) as error:
+        return _lost(spec, type(error).__name__, f"what it returned is not taken: {' '.join(str(error).split())[:300]}")
+    return result
 
 
 def _lost(spec: TrialSpec, kind: str, message: str) -> TrialResult:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import pickle
+import tarfile
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +16,7 @@ import certifi
 import pytest
 
 from ohsandbox import __version__
+from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents import OracleAgent
 from ohsandbox.evaluation.formats import load_tasks
 from ohsandbox.evaluation.progress import TrialEnded, TryFailed
@@ -20,6 +24,7 @@ from ohsandbox.evaluation.results import TrialResult
 from ohsandbox.evaluation.runner import Run, RunPlan
 from ohsandbox.evaluation.trial import TrialSpec
 from ohsandbox.evaluation.trial_sandbox import TrialOptions
+from ohsandbox.runtime.files.unpack import TransferLimits
 from ohsandbox.runtime.sandboxes import list_sandboxes
 from tests.evaluation.test_run_on_an_engine import write_task
 
@@ -127,6 +132,62 @@ def test_the_certificates_of_this_machine_come_along(tmp_path: Path) -> None:
         assert TrialResult.model_validate_json(worker.run(spec, packed)[0]).outcome == "pass"
     finally:
         worker.close()
+
+
+def packed_tree(*names: str) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.type = tarfile.DIRTYPE if name == "." else tarfile.REGTYPE
+            archive.addfile(member)
+    return buffer.getvalue()
+
+
+RESULT = TrialResult(task="t", attempt=1, outcome="pass", agent="oracle", task_digest="d").model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("text", "data", "fault"),
+    [
+        (RESULT, packed_tree(".", *(f"{number}/{'d/' * 60}f" for number in range(20))), "more than 1000 members"),
+        (RESULT, gzip.compress(bytes(4 * 1024**2)), "no valid archive"),
+        (RESULT, packed_tree(".", "a")[:-20], "not a whole gzipped archive"),
+        (RESULT, b"no archive", "not a whole gzipped archive"),
+        ("[" * 100_000, packed_tree(".", "a"), "recursion limit"),
+    ],
+    ids=["many directories", "zeros", "cut", "no gzip", "deep result"],
+)
+def test_what_a_node_returns_is_taken_within_limits_or_its_trial_is_lost(
+    text: str, data: bytes, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ohsandbox.evaluation import ray_executor  # noqa: PLC0415 - slow
+
+    monkeypatch.setattr(ray_executor, "_RESULT_LIMITS", TransferLimits(members=1000))
+    write_task(tmp_path / "task")
+    [task] = load_tasks(tmp_path / "task").tasks
+    spec = TrialSpec(task, "d", 1, OracleAgent(), TrialOptions(run_id="r"))
+    (tmp_path / "trial").mkdir()
+    result = ray_executor._taken(text, data, spec, tmp_path / "trial")
+    assert result.outcome == "infrastructure_error"
+    assert result.fault is not None
+    assert fault in result.fault.message
+    assert [*(tmp_path / "trial").iterdir()] == []
+    assert ray_executor._taken(RESULT, packed_tree(".", "a"), spec, tmp_path / "trial").outcome == "pass"
+    assert [path.name for path in (tmp_path / "trial").iterdir()] == ["a"]
+
+
+def test_a_task_that_no_node_would_take_is_refused_here(tmp_path: Path) -> None:
+    from ohsandbox.evaluation import ray_executor  # noqa: PLC0415 - slow
+
+    write_task(tmp_path / "task")
+    [task] = load_tasks(tmp_path / "task").tasks
+    [solution] = (tmp_path / "task").rglob("solve.sh")
+    with solution.open("ab") as file:
+        file.truncate(3 * 1024**3)  # a hole: packed it is small
+    spec = TrialSpec(task, "d", 1, OracleAgent(), TrialOptions(run_id="r"))
+    with pytest.raises(UsageError, match=r"over the limit of 2147483648. Put its files into an image."):
+        ray_executor.pack(spec)
 
 
 class TwoNodes:

@@ -1,14 +1,15 @@
-"""Unpack a sandbox's tar archive to files of the host: never outside their directory, never over the limits.
+"""Unpack foreign tar archives to files of the host: never outside their directory, never over the limits.
 
 Everything is unpacked into a new directory, which no sandbox can reach and in which no symlink exists until the last
 file is written, and then moved to its target by descriptors that follow no symlink. The archive comes from the sandbox
-and may contain anything: Python's tarfile reads only its headers, from a bounded number of bytes.
+or another machine and may contain anything: Python's tarfile reads only its headers, from a bounded number of bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
 import io
 import os
 import re
@@ -17,12 +18,13 @@ import shutil
 import stat
 import tarfile
 import time
+import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, ToolError, file_error
 from ohsandbox.paths import DIRECTORY, open_directory, staging
 from ohsandbox.private_files import NEW_FILE
-from ohsandbox.runtime.channel import Stream
+from ohsandbox.runtime.channel import Chunk, Stream
 from ohsandbox.runtime.files.operations import error_of, overtime, stalled
 from ohsandbox.runtime.results import LeftOut
 
@@ -123,7 +125,8 @@ class Meter:
             raise self._refusal(f"more than {self._limits.total_bytes} bytes in all")
 
     def _refusal(self, reason: str) -> ToolError:
-        return ToolError(f"{self._what} refused: {reason}. Take a smaller part, pack it, or raise the limits.")
+        remedy = "Take a smaller part, pack it, or raise the limits."
+        return ToolError(f"{self._what} refused: {reason}.", remedy=remedy)
 
     def admit(self, path: str, size: int) -> bool:
         """Add a member; return whether to store it. Raises like `count` for an excess not covered by `leaves_out`."""
@@ -160,8 +163,45 @@ def host_errors(path: Path) -> Iterator[None]:
         raise file_error(error.errno or errno.EIO, reason, os.fsdecode(error.filename or str(path))) from error
 
 
-def receive(channel: Channel, source: str, target: Path, limits: TransferLimits) -> list[LeftOut]:
+class _Gzipped:
+    """A gzipped archive, as the channel of the program that packed it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._file = gzip.GzipFile(fileobj=io.BytesIO(data))
+
+    def read(self, _timeout_s: float | None = None) -> list[Chunk]:
+        try:
+            data = self._file.read(_BLOCK_BYTES)
+        except (OSError, EOFError, zlib.error) as error:
+            raise file_error(errno.EIO, f"It is not a whole gzipped archive: {error}", "archive") from None
+        return [Chunk(Stream.STDOUT, data)] if data else []
+
+    def wait(self, _timeout_s: float | None = None) -> int:
+        return 0
+
+
+def unpack_gzipped(data: bytes, target: Path, limits: TransferLimits, *, keeps_links: bool = False) -> list[LeftOut]:
+    """Unpack a gzipped tar archive to a directory; return what was left out.
+
+    Args:
+        data: the archive; a member `.` has to come first.
+        target: the directory.
+        limits: of what is made here.
+        keeps_links: also make symlinks that lead outside.
+
+    Raises:
+        SandboxFileError: it is no archive, or this machine cannot store it.
+        ToolError: it exceeds a limit; target is untouched.
+    """
+    return receive(_Gzipped(data), "archive", target, limits, keeps_links=keeps_links)
+
+
+def receive(
+    channel: Channel | _Gzipped, source: str, target: Path, limits: TransferLimits, *, keeps_links: bool = False
+) -> list[LeftOut]:
     """Unpack the archive that channel sends to target; return what was left out.
+
+    Symlinks that lead outside are left out unless keeps_links.
 
     Raises:
         SandboxFileError: the sandbox failed, or sent no archive, or this machine cannot store it.
@@ -170,7 +210,8 @@ def receive(channel: Channel, source: str, target: Path, limits: TransferLimits)
     """
     with host_errors(target), staging() as fresh:
         meter = Meter(limits, "Download", block_bytes=BLOCK_BYTES)
-        reader, tree = _ArchiveReader(channel, source, limits.timeout_s), _StagedTree(fresh, meter)
+        reader = _ArchiveReader(channel, source, limits.timeout_s)
+        tree = _StagedTree(fresh, meter, keeps_links=keeps_links)
         try:
             with tarfile.open(
                 fileobj=reader, mode="r|", bufsize=_BLOCK_BYTES, encoding="utf-8", errors="surrogateescape"
@@ -196,7 +237,7 @@ def receive(channel: Channel, source: str, target: Path, limits: TransferLimits)
 class _ArchiveReader(io.RawIOBase):
     """A channel's stdout as a readable file, up to the allowed bytes; stderr is kept for the error message."""
 
-    def __init__(self, channel: Channel, source: str, timeout_s: float) -> None:
+    def __init__(self, channel: Channel | _Gzipped, source: str, timeout_s: float) -> None:
         self._channel, self._source, self._timeout_s = channel, source, timeout_s
         self._deadline = time.monotonic() + timeout_s
         self._ready = self._said = b""
@@ -258,9 +299,9 @@ class _ArchiveReader(io.RawIOBase):
 class _StagedTree:
     """The files unpacked so far, in a directory that only we can access."""
 
-    def __init__(self, root: Path, meter: Meter) -> None:
+    def __init__(self, root: Path, meter: Meter, *, keeps_links: bool = False) -> None:
         """Count the directories that members imply on meter."""
-        self._root, self._meter = root, meter
+        self._root, self._meter, self._keeps_links = root, meter, keeps_links
         self._files: dict[str, int] = {}
         """The size of each."""
         self._directories: dict[str, int] = {}
@@ -317,7 +358,8 @@ class _StagedTree:
         if path in self._directories:
             return "a directory of that name came before"
         if member.issym():
-            reason = None if _stays_inside(path, member.linkname) else "a symlink that leads outside"
+            is_kept = self._keeps_links or _stays_inside(path, member.linkname)
+            reason = None if is_kept else "a symlink that leads outside"
             if len(os.fsencode(member.linkname)) > _MAX_TARGET_BYTES:
                 reason = f"a symlink whose target is longer than {_MAX_TARGET_BYTES} bytes"
             if reason is None:
