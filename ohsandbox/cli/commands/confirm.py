@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.cli.entrypoint import WAITING
-from ohsandbox.cli.prompts.approval_prompt import file_reader, print_rows, show_calls
+from ohsandbox.cli.prompts.approval_prompt import FilesNow, print_rows, show_calls
 from ohsandbox.cli.prompts.prompt import person_present
 from ohsandbox.cli.rendering.tables import print_json
 from ohsandbox.cli.rendering.text import safe_line
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.cli.options.per_command import ConfirmOptions
-    from ohsandbox.cli.prompts.approval_prompt import ReadFile
     from ohsandbox.conversation.approvals.scopes import Approval
     from ohsandbox.events import SDKEvent
     from ohsandbox.runtime.base import Runtime
@@ -75,7 +74,7 @@ def answer_stored(wanted: str, options: ConfirmOptions) -> int | str:
     return 0 if options.no_run else directory.name
 
 
-def _stored_files(directory: Path, past: ResumeState, stack: contextlib.ExitStack) -> ReadFile:
+def _stored_files(directory: Path, past: ResumeState, stack: contextlib.ExitStack) -> FilesNow:
     """Return a function that reads the files of the conversation's sandbox, which it starts at the first call.
 
     The sandbox is the one in which the run would go on, and is left for it as it was.
@@ -93,17 +92,15 @@ def _stored_files(directory: Path, past: ResumeState, stack: contextlib.ExitStac
         stack.callback(runtime.close if is_new else runtime.leave)
         return runtime
 
-    return file_reader(started)
+    return FilesNow(started, directory)
 
 
-def _store_answers(approvals: Approvals, options: ConfirmOptions, read_file: ReadFile) -> None:
+def _store_answers(approvals: Approvals, options: ConfirmOptions, files: FilesNow) -> None:
     """Store the answer from the options or from the person at the terminal. Piped stdin is not an answer."""
     if not (options.yes or options.no) and person_present():
-        settle_approvals(
-            lambda: approvals.pending, lambda decision: approvals.decide(decision, by=user()), read_file=read_file
-        )
+        settle_approvals(lambda: approvals.pending, lambda decision: approvals.decide(decision, by=user()), files=files)
         return
-    shown_calls = show_calls(approvals.pending, read_file=read_file)
+    shown_calls = show_calls(approvals.pending, files=files)
     print_rows(shown_calls.text.split("\n"))
     if options.yes and not shown_calls.is_whole and not options.unseen:
         unseen = [

@@ -11,7 +11,6 @@ import json
 import posixpath
 import re
 import sys
-from collections.abc import Callable
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -24,11 +23,14 @@ from ohsandbox.cli.rendering.text import masked, safe, safe_line
 from ohsandbox.conversation.approvals.decisions import Decision
 from ohsandbox.conversation.approvals.scopes import AnyCall, EditsUnder, ExactCall, offers
 from ohsandbox.errors import OhsandboxError, SandboxFileNotFoundError, UsageError
+from ohsandbox.persistence.layout import TOOLS_NAME
 from ohsandbox.review_text import visible
+from ohsandbox.runtime.files.text import count_lines, line_start
 from ohsandbox.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from ohsandbox.conversation.approvals.scopes import PendingCall
     from ohsandbox.runtime.base import Runtime
@@ -41,6 +43,7 @@ _USUAL_COLUMNS = 100
 """A longer row counts as several."""
 MIN_COLUMNS, FILE_COLUMNS = 20, 1000
 """Row length: the terminal's width but at least MIN_COLUMNS; FILE_COLUMNS without a terminal."""
+_UNDO: Final = "undo_edit"
 _MAX_REASONS = 20
 _MAX_WHY_CHARS = 200
 
@@ -72,24 +75,47 @@ another directory above the file. `/approvals` and `ohsandbox approvals` list an
 Ctrl-D leaves it open: it waits. Anything else decides nothing."""
 
 
-ReadFile = Callable[[str], str]
-"""Reads a text file of the sandbox as it is now. Raises SandboxFileNotFoundError if there is none, and another
-OhsandboxError with the reason if its text cannot be had: what the call removes is unseen then."""
+class FilesNow:
+    """The files of a conversation's sandbox as they are now, beside which a question shows an edit.
 
+    Its methods raise SandboxFileNotFoundError if there is no such file, and another OhsandboxError with the reason if
+    its text cannot be had: what the call removes is unseen then.
+    """
 
-def file_reader(runtime: Callable[[], Runtime | None]) -> ReadFile:
-    """Return a function that reads the files of a sandbox, which a question shows an edit beside."""
+    def __init__(self, runtime: Callable[[], Runtime | None], conversation: Path) -> None:
+        """Read nothing yet. conversation is the directory in which it is stored."""
+        self._runtime, self._conversation = runtime, conversation
 
-    def read_file(path: str) -> str:
-        sandbox = runtime()
+    def read(self, path: str) -> str:
+        """Return a file's text."""
+        return _decoded(self._started().read_bytes(path, limit_bytes=MAX_FILE_BYTES))
+
+    def undo(self, path: str) -> tuple[str, str]:
+        """Return a file's text, and that which `undo_edit` brings back; "" if it removes the file."""
+        from ohsandbox.tools.file_editor.definition import TOOL_NAME  # noqa: PLC0415 - few questions are about it
+        from ohsandbox.tools.file_editor.history import EditHistory  # noqa: PLC0415 - few questions are about it
+        from ohsandbox.tools.search.walk import absolute  # noqa: PLC0415 - few questions are about it
+
+        sandbox = self._started()
+        data = sandbox.read_bytes(path, limit_bytes=MAX_FILE_BYTES)
+        history = EditHistory(self._conversation / TOOLS_NAME / TOOL_NAME)
+        edit = history.to_undo(absolute(sandbox.workdir, path), data)
+        if edit is None:
+            raise UsageError("No edit of the file as it is now is known.")
+        return _decoded(data), "" if edit.before is None else _decoded(edit.undone(data))
+
+    def _started(self) -> Runtime:
+        sandbox = self._runtime()
         if sandbox is None or not sandbox.is_alive():
             raise UsageError("The sandbox does not run now.")
-        try:
-            return sandbox.read_bytes(path, limit_bytes=MAX_FILE_BYTES).decode()
-        except UnicodeDecodeError:
-            raise UsageError("The file is not UTF-8 text.") from None
+        return sandbox
 
-    return read_file
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise UsageError("The file is not UTF-8 text.") from None
 
 
 class Shown(NamedTuple):
@@ -110,7 +136,7 @@ class Shown(NamedTuple):
 
 
 def show_calls(
-    pending: Sequence[PendingCall], *, read_file: ReadFile, columns: int = 0, max_rows: float = MAX_ROWS
+    pending: Sequence[PendingCall], *, files: FilesNow, columns: int = 0, max_rows: float = MAX_ROWS
 ) -> Shown:
     """Show calls with their risk and its reason, whole if they fit into max_rows, else the beginning and end of each.
 
@@ -120,7 +146,7 @@ def show_calls(
     the file may change before the call runs, and exactly what was shown is written.
     """
     columns = columns or (open_console().width if sys.stdout.isatty() else FILE_COLUMNS)
-    calls = [_Rows.of(number, call, columns, read_file) for number, call in enumerate(pending, 1)]
+    calls = [_Rows.of(number, call, columns, files) for number, call in enumerate(pending, 1)]
     rows = [row for call in calls for row in call.all]
     limit = max_rows if _height(rows) <= max_rows else max(max_rows // len(calls), 3)
     parts = [call.cut(limit) for call in calls]
@@ -136,15 +162,15 @@ def ask_approval(
     pending: Sequence[PendingCall],
     *,
     read: Callable[[str], Typed] = answer_to,
-    read_file: ReadFile,
+    files: FilesNow,
 ) -> Decision | Literal["one by one"] | None:
     """Show the pending calls, at least one, and ask about them until there is a valid answer.
 
     read returns a line typed after the question was printed, or raises EOFError if the person leaves it open:
-    then the answer is None. Ctrl-C raises KeyboardInterrupt. read_file shows an edit beside what is there.
+    then the answer is None. Ctrl-C raises KeyboardInterrupt. files shows an edit beside what is there.
     """
     try:
-        return _Question(pending, read, read_file).ask()
+        return _Question(pending, read, files).ask()
     except EOFError:
         return None
 
@@ -157,9 +183,9 @@ def count_of(number: int) -> str:
 class _Question:
     """One question, repeated until it has an answer."""
 
-    def __init__(self, pending: Sequence[PendingCall], read: Callable[[str], Typed], read_file: ReadFile) -> None:
+    def __init__(self, pending: Sequence[PendingCall], read: Callable[[str], Typed], files: FilesNow) -> None:
         self._count, self._read = len(pending), read
-        shown = show_calls(pending, read_file=read_file)
+        shown = show_calls(pending, files=files)
         self._unseen, self._unknown, self._rows = shown.unseen_rows, shown.unknown_files, shown.rows
         print_rows(shown.text.split("\n"))
         offered = offers(pending[0]) if len(pending) == 1 else ()
@@ -242,10 +268,10 @@ class _Rows(NamedTuple):
     """Whether the present text of its file could not be had."""
 
     @classmethod
-    def of(cls, number: int, call: PendingCall, columns: int, read_file: ReadFile) -> _Rows:
+    def of(cls, number: int, call: PendingCall, columns: int, files: FilesNow) -> _Rows:
         arguments = dict(call.arguments)
         body: list[str] = []
-        change = _changed_rows(call, columns, read_file) if call.hint.kind == "edit" else None
+        change = _changed_rows(call, columns, files) if call.hint.kind == "edit" else None
         if change is not None:
             for name in change.names:
                 del arguments[name]
@@ -318,45 +344,83 @@ class _ChangedRows(NamedTuple):
     """Whether the file's present text could not be had, so that what is removed is missing."""
 
 
-def _changed_rows(call: PendingCall, columns: int, read_file: ReadFile) -> _ChangedRows | None:
-    """Return the lines that the call removes and adds; None if its arguments do not tell, as in a model's draft."""
+def _changed_rows(call: PendingCall, columns: int, files: FilesNow) -> _ChangedRows | None:
+    """Return the lines that the call removes and adds; None if its arguments do not tell."""
     texts = {name: value for name, value in call.arguments.items() if isinstance(value, str)}
     rows: list[str] = []
     if "old_str" in texts:
         names = [name for name in ("old_str", "new_str") if name in texts]
         old, new = texts["old_str"], texts.get("new_str", "")
         with contextlib.suppress(OhsandboxError):  # what it removes is in the call
-            file_text = read_file(texts.get("path", ""))
+            file_text = files.read(texts.get("path", ""))
             if old and file_text.count(old) == 1:
                 line = file_text.count("\n", 0, file_text.index(old)) + 1
                 rows = [f"{PLACE}line {line} of the file as it is now"]
         return _ChangedRows(names, [*rows, *_rows_of_change(changes(masked(old), masked(new)), columns)])
     names_of_text: list[str] = [name for name in ("file_text", "new_str") if name in texts]
-    old, is_unknown = "", False
-    if "content" in texts and call.hint.sign == "+":
-        names_of_text = ["content"]
+    is_undo = texts.get("command") == _UNDO
+    if not is_undo and "content" not in texts:
+        if len(names_of_text) != 1:
+            return None
+        change, is_unknown = _Change("", "", texts[names_of_text[0]]), False
+    else:
+        names_of_text, is_unknown = [] if is_undo else ["content"], False
         try:
-            old = read_file(texts.get("path", ""))
-        except SandboxFileNotFoundError:
-            pass
+            change = _change_of(call, texts, files)
         except OhsandboxError as error:
             is_unknown = True
             why = safe_line(error, limit_chars=_MAX_WHY_CHARS)
-            rows = [f"{PLACE}what it removes is not shown: {why}"]
-        else:
-            rows = [f"{PLACE}beside the file as it is now"] if old else []
-    if len(names_of_text) != 1:
-        return None
-    new = texts[names_of_text[0]]
-    end = [] if new.endswith("\n") else [f"{PLACE}no line feed at its end"]
-    change = _rows_of_change(_whole(masked(old), masked(new)), columns)
-    return _ChangedRows(names_of_text, [*rows, *change, *end], is_unknown=is_unknown)
+            change = _Change(f"what it removes is not shown: {why}", "", "" if is_undo else texts["content"])
+    rows = [f"{PLACE}{change.place}"] if change.place else []
+    if change.old or change.new:
+        rows += _rows_of_change(_whole(masked(change.old), masked(change.new)), columns)
+    if change.new and not change.new.endswith("\n"):
+        rows.append(f"{PLACE}no line feed at its end")
+    return _ChangedRows(names_of_text, rows, is_unknown=is_unknown)
+
+
+class _Change(NamedTuple):
+    """What a call makes of a file or of a range of its lines."""
+
+    place: str
+    old: str
+    new: str
+
+
+def _change_of(call: PendingCall, texts: Mapping[str, str], files: FilesNow) -> _Change:
+    """Return what a call with `content`, or one that undoes an edit, makes of its file as it is now.
+
+    Raises:
+        OhsandboxError: the file's text cannot be had.
+    """
+    path = texts.get("path", "")
+    if texts.get("command") == _UNDO:
+        old, new = files.undo(path)
+        return _Change("beside the file as it is now" if new else "the file as it is now, which it removes", old, new)
+    new = texts["content"]
+    start, end = (call.arguments.get(name, default) for name, default in (("start", 1), ("end", -1)))
+    is_draft = call.hint.sign == "~" and isinstance(start, int) and isinstance(end, int)
+    if is_draft and start < 0:
+        return _Change("at the end of the file", "", new)
+    try:
+        old = files.read(path)
+    except SandboxFileNotFoundError:
+        return _Change("", "", new)
+    if not is_draft:
+        return _Change("beside the file as it is now" if old else "", old, new)
+    count = count_lines(old)
+    last = min(count, count if end < 0 else end)
+    old_range = old[line_start(old, start) : line_start(old, last + 1)]
+    merged = "; a model merges the two" if new else ""
+    return _Change(f"lines {start} to {last} of the file as it is now{merged}", old_range, new)
 
 
 def _whole(old: str, new: str) -> list[DiffLine]:
     """Return the change from one whole file, or none, to another. A final line feed does not begin a line."""
     if not old:
         return [DiffLine("added", line) for line in new.removesuffix("\n").split("\n")]
+    if not new:
+        return [DiffLine("removed", line) for line in old.removesuffix("\n").split("\n")]
     both = old.endswith("\n") and new.endswith("\n")
     return changes(old[:-1], new[:-1]) if both else changes(old, new)
 

@@ -7,7 +7,7 @@ import getpass
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.cli.prompts.approval_prompt import ONE_BY_ONE, ReadFile, ask_approval, count_of, file_reader
+from ohsandbox.cli.prompts.approval_prompt import ONE_BY_ONE, FilesNow, ask_approval, count_of
 from ohsandbox.cli.prompts.prompt import AnsweredElsewhere, Typed, answer_to
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.conversation.approvals.policy import POLICIES
@@ -56,8 +56,8 @@ def answer_at_terminal(conversation: Conversation) -> bool:
         asked_ids = waiting()
         return answer_to(question, until=lambda: not asked_ids <= waiting())
 
-    read_file = file_reader(lambda: conversation.runtime)
-    return settle_approvals(lambda: conversation.pending, decide, read=read, read_file=read_file)
+    files = FilesNow(lambda: conversation.runtime, conversation.directory)
+    return settle_approvals(lambda: conversation.pending, decide, read=read, files=files)
 
 
 def settle_approvals(
@@ -65,7 +65,7 @@ def settle_approvals(
     decide: Callable[[Decision], None],
     *,
     read: Callable[[str], Typed] = answer_to,
-    read_file: ReadFile,
+    files: FilesNow,
 ) -> bool:
     """Ask until no call that is pending now is left; return False if the person leaves some open.
 
@@ -77,7 +77,7 @@ def settle_approvals(
     while pending := [call for call in waiting() if call.tool_call_id in known_ids]:
         calls = pending[:1] if one_by_one else pending
         try:
-            decision = ask_approval(calls, read=read, read_file=read_file)
+            decision = ask_approval(calls, read=read, files=files)
             if decision is None:
                 return False
             if decision == ONE_BY_ONE:

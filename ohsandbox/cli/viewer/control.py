@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from ohsandbox.cli.prompts.approval_prompt import FILE_COLUMNS, file_reader, kind_of, show_calls
+from ohsandbox.cli.prompts.approval_prompt import FILE_COLUMNS, FilesNow, kind_of, show_calls
 from ohsandbox.cli.prompts.prompt import QUIET_S
 from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.conversation.approvals.scopes import offers
@@ -129,7 +129,7 @@ class ConversationControl(PageControl):
     def _made_question(self, ids: Sequence[str], pending: Sequence[PendingCall]) -> dict[str, Any]:
         shown = show_calls(
             pending,
-            read_file=file_reader(lambda: self._conversation.runtime),
+            files=FilesNow(lambda: self._conversation.runtime, self._conversation.directory),
             columns=FILE_COLUMNS,
             max_rows=math.inf,
         )

@@ -113,6 +113,13 @@ class EditHistory:
         self._load()
         return [edit for edit in self._edits if edit.path == _key(path)]
 
+    def to_undo(self, path: str, data: bytes) -> Edit | None:
+        """The last edit of the file, if data is what it made; edits recorded after it and never made do not count."""
+        edits, state = self.edits(path), digest(data)
+        while len(edits) > 1 and state == edits[-1].before != edits[-1].after:
+            edits.pop()
+        return edits[-1] if edits and edits[-1].after == state else None
+
     def _load(self) -> None:
         if self._is_loaded or self._directory is None:
             return

@@ -149,16 +149,14 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
         if not edits:
             raise ToolError(f"No edit of {path!r} can be undone: this tool has not changed it, or all is undone.")
         data = self._read(path)
-        state = digest(data)
-        edit = edits.pop()
-        while state == edit.before != edit.after and edits:  # the edit was recorded, but could not be made
-            self._history.drop(edit)
-            edit = edits.pop()
-        if state != edit.after:
+        edit = self._history.to_undo(path, data)
+        if edit is None:
             raise ToolError(
                 f"{path!r} was changed by something else since your last edit of it; undoing that would lose the "
                 "change. Nothing was changed. View it, and change it back with str_replace."
             )
+        while (last := edits.pop()) != edit:
+            self._history.drop(last)
         remaining_note = f" {counted(len(edits), 'earlier edit')} of it can be undone." if edits else ""
         return (
             self._undo(action, edit, data, remaining_note)

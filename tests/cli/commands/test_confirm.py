@@ -7,20 +7,20 @@ import os
 import re
 import shlex
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ohsandbox.agent.calls import ActionSecurityRisk
+from ohsandbox.cli.prompts.approval_prompt import FilesNow
 from ohsandbox.cli.prompts.prompt import Typed
 from ohsandbox.cli.session.approvals import settle_approvals
 from ohsandbox.conversation.approvals.decisions import Decision
 from ohsandbox.conversation.approvals.scopes import PendingCall
-from ohsandbox.errors import SandboxFileNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.cli.conftest import Ended, Invoke, Recorded, Start, WriteScript
 
@@ -54,8 +54,7 @@ def end_of_input(_question: str) -> Typed:
     raise EOFError
 
 
-def no_file(path: str) -> str:
-    raise SandboxFileNotFoundError(path)
+NO_FILES = FilesNow(lambda: None, Path("/nowhere"))
 
 
 def answer_line(ended: Ended) -> list[str]:
@@ -261,7 +260,7 @@ def test_no_width_of_a_character_makes_a_row_of_a_command_begin_like_one_of_ours
 def test_no_text_of_one_argument_passes_for_another(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = {"note: x\npath": "a", "text": "first\npath: /workspace/a\n  = path: /workspace/a", "path": "/etc/x"}
     call = PendingCall("1", "save", arguments, ActionSecurityRisk.HIGH, ())
-    assert not settle_approvals(lambda: [call], lambda _: None, read=end_of_input, read_file=no_file)
+    assert not settle_approvals(lambda: [call], lambda _: None, read=end_of_input, files=NO_FILES)
     rows = capsys.readouterr().out.split("\n")
     assert [row for row in rows if row.startswith("  = ")] == [
         r'  = "note: x\npath": a', "  = text:", "  = path: /etc/x",
@@ -425,5 +424,5 @@ def test_a_call_that_came_to_wait_meanwhile_is_not_asked_about_unseen() -> None:
         assert decision == Decision(approved=True, tool_call_ids=("one",))
         waiting[:] = [second]  # the run went on in its thread, and was faster than we
 
-    assert settle_approvals(lambda: list(waiting), decide, read=lambda _: Typed("y"), read_file=no_file)
+    assert settle_approvals(lambda: list(waiting), decide, read=lambda _: Typed("y"), files=NO_FILES)
     assert waiting == [second]
