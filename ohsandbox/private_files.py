@@ -39,11 +39,12 @@ def make_private_dir(directory: Path) -> None:
     """Create a directory (and its missing parents) with mode 0700 whatever the umask; an existing one is tightened.
 
     Raises:
-        UsageError: it cannot be made, or something else exists at that path.
+        UsageError: it cannot be made, or something else exists at that path, which a symlink is too.
     """
     try:
         make_private_dirs(directory)
-        directory.chmod(PRIVATE_DIR_MODE)
+        with opened_dir(directory) as descriptor:
+            os.fchmod(descriptor, PRIVATE_DIR_MODE)
     except OSError as error:
         raise UsageError(
             f"Directory {str(directory)!r} cannot be used: {error.strerror}. "

@@ -12,7 +12,15 @@ import pytest
 from ohsandbox.conversation.storage.metadata import ConversationMetadata, write_metadata
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import DirectoryLock, EventLog
-from ohsandbox.private_files import copy_apart, create_locked, locked, open_locked, open_regular, write_atomically
+from ohsandbox.private_files import (
+    copy_apart,
+    create_locked,
+    locked,
+    make_private_dir,
+    open_locked,
+    open_regular,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,3 +164,11 @@ def test_nothing_is_left_of_a_locked_file_that_could_not_be_written(
         create_locked(tmp_path / "f", b"all")
     assert [*tmp_path.iterdir()] == []
     assert len([*Path("/dev/fd").iterdir()]) == before
+
+
+def test_the_mode_of_a_directory_is_not_changed_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir(mode=0o755)
+    (tmp_path / "images").symlink_to(tmp_path / "outside")
+    with pytest.raises(UsageError):
+        make_private_dir(tmp_path / "images")
+    assert stat.S_IMODE((tmp_path / "outside").stat().st_mode) == 0o755
