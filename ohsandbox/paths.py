@@ -41,6 +41,9 @@ STATE_VARIABLE = "OHSANDBOX_HOME"
 _DEFAULT_STATE_NAME = ".ohsandbox"
 """The state directory's name below HOME where STATE_VARIABLE is not set."""
 
+_UNKNOWN_USER = 65534
+"""What owns the directories of the machine in a container with users of its own (user_namespaces(7), `overflowuid`)."""
+
 _STALE_S = 24 * 3600.0
 """Age after which leftovers of a killed process in `staging` are removed: a day, since no transfer takes that long."""
 
@@ -128,30 +131,47 @@ def make_private_dirs(path: Path) -> None:
 def check_private(path: Path) -> None:
     """Pass if only we (or root) can change what is at path; a path that does not exist passes.
 
-    The real path counts, its own owner and mode and those of the directory that holds it. Under sudo the caller's
-    files are ours. This is what ssh asks of its configuration, and sshd of a home directory.
+    The real path counts: its owner and mode, and those of every directory above it, since who may write one of them can
+    put another directory of the same name in its place. Under sudo the caller's files are ours.
 
     Raises:
-        UsageError: somebody else owns it, or may write it.
+        UsageError: somebody else owns one of them, or may write it.
     """
     try:
         real = path.resolve(strict=True)
-        status, parent_status = real.stat(), real.parent.stat()
+        statuses = [(directory, directory.stat()) for directory in (real, *real.parents)]
     except (OSError, RuntimeError):
         return
-    for directory, checked in ((real, status), (real.parent, parent_status)):
-        if checked.st_uid not in _ourselves():
-            raise UsageError(
-                f"{str(directory)!r} belongs to user {checked.st_uid}, who could change what ohsandbox does. "
-                f"Make it yours (`chown`), or set OHSANDBOX_HOME to a directory of your own."
-            )
-        is_shared = checked.st_mode & 0o022 and not (directory is not real and checked.st_mode & stat.S_ISVTX)
-        if is_shared:
-            mode = "700" if directory is real and stat.S_ISDIR(checked.st_mode) else "go-w"
-            raise UsageError(
-                f"{str(directory)!r} may be written by other users (mode {stat.S_IMODE(checked.st_mode):04o}), who "
-                f"could change what ohsandbox does. Look at what is in it, then run `chmod {mode} {directory}`."
-            )
+    for directory, status in statuses:
+        _check_ours(directory, status, is_above=directory is not real)
+
+
+def check_own(directory: Path) -> None:
+    """Pass if we made what lies in a directory: it is ours (or root's), no symlink, and nobody else may write it.
+
+    Raises:
+        UsageError: that does not hold, or it does not exist.
+    """
+    try:
+        status = directory.lstat()
+    except OSError as error:
+        raise UsageError(f"Directory {str(directory)!r} cannot be used: {error.strerror}. Name another.") from error
+    _check_ours(directory, status, is_above=False)
+
+
+def _check_ours(path: Path, status: os.stat_result, *, is_above: bool) -> None:
+    """Check owner and mode; others may write a directory above the one in question if it is sticky, as /tmp is."""
+    if status.st_uid not in _ourselves() and not (is_above and status.st_uid == _UNKNOWN_USER):
+        raise UsageError(
+            f"{str(path)!r} belongs to user {status.st_uid}, who could change what ohsandbox does. "
+            f"Make it yours (`chown`), or name one of your own with {STATE_VARIABLE} or --dir."
+        )
+    if status.st_mode & 0o022 and not (is_above and status.st_mode & stat.S_ISVTX):
+        mode = "700" if not is_above and stat.S_ISDIR(status.st_mode) else "go-w"
+        raise UsageError(
+            f"{str(path)!r} may be written by other users (mode {stat.S_IMODE(status.st_mode):04o}), who "
+            f"could change what ohsandbox does. Look at what is in it, then run `chmod {mode} {path}`."
+        )
 
 
 def _ourselves() -> set[int]:

@@ -105,6 +105,21 @@ def test_a_home_that_others_may_write_is_refused_and_a_sticky_directory_is_not(h
     assert state_dir() == home / ".ohsandbox"
 
 
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_every_directory_above_counts_since_another_could_be_put_in_its_place(
+    levels: int, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = home / "team" / "mine" / "deep" / "state"
+    state.mkdir(parents=True, mode=0o700)
+    monkeypatch.setenv("OHSANDBOX_HOME", str(state))
+    above = state.parents[levels - 1]
+    above.chmod(0o775)
+    with pytest.raises(UsageError, match=f"chmod go-w {above}`"):
+        state_dir()
+    above.chmod(0o1775)
+    assert state_dir() == state
+
+
 def test_the_real_directory_of_a_link_counts(home: Path, tmp_path: Path) -> None:
     (home / ".ohsandbox").rmdir()
     (tmp_path / "real").mkdir(mode=0o700)

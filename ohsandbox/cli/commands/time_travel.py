@@ -25,7 +25,7 @@ from ohsandbox.cli.session.resume import copy_options
 from ohsandbox.conversation.storage import LAST, find_stored, read_stored
 from ohsandbox.errors import ConversationOpenError, OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus
-from ohsandbox.paths import conversations_dir
+from ohsandbox.paths import check_own, conversations_dir
 from ohsandbox.persistence import holder_of, stream_events
 from ohsandbox.runtime.workspace.changes import compare_scans, scan_tree
 from ohsandbox.text import counted
@@ -92,8 +92,15 @@ def redo_undone(wanted: str, root: Path | None, *, yes: bool) -> int:
     return _print_result(older.name, plan.workspace, refused, root)
 
 
-def _closed(wanted: str, root: Path | None) -> Path:
+def _own(wanted: str, root: Path | None) -> Path:
+    """Find a conversation whose log may decide what is written where: nobody else can have written it."""
     directory = find_stored(root or conversations_dir(), wanted)
+    check_own(directory)
+    return directory
+
+
+def _closed(wanted: str, root: Path | None) -> Path:
+    directory = _own(wanted, root)
     if (holder := holder_of(directory)) is not None:
         raise ConversationOpenError(f"Conversation {directory.name!r} is open in process {holder}. Close it there.")
     return directory
@@ -101,7 +108,7 @@ def _closed(wanted: str, root: Path | None) -> Path:
 
 def fork_at(wanted: str, at: int | None, root: Path | None, *, workspace: Path | None) -> int:
     """Create a conversation from the first events of another, with the files at that event."""
-    directory = find_stored(root or conversations_dir(), wanted)
+    directory = _own(wanted, root)
     seq = stream_events(directory, lambda _: None).records - 1 if at is None else at
     bound = Workspaces.recorded(find_checkpoint(directory, seq).data.get("workspace"))
     if bound is not None and workspace is None:
@@ -184,7 +191,7 @@ def show_diff(
 
 def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool) -> int:
     """Show the agent's changes and, if the person agrees, apply all of them to a directory, or none."""
-    directory = find_stored(root or conversations_dir(), wanted)
+    directory = _own(wanted, root)
     target = (to or copied_workspace(directory) or Path.cwd()).resolve()
     if not target.is_dir():
         raise UsageError(f"Directory {str(target)!r} does not exist. Create it, or name another with --to.")

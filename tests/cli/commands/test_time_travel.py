@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox import DockerRuntime
+from ohsandbox import DockerRuntime, events
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
-from ohsandbox.persistence import DirectoryLock, read_events
+from ohsandbox.persistence import DirectoryLock, EventLog, read_events
 from ohsandbox.timetravel.snapshots import manifest
+from ohsandbox.timetravel.snapshots.store import SnapshotStore
 from tests.fakes import FakeModel, answer, call, data_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,42 @@ def _work(root: Path, *, workspace: Path | None = None, second: str = SECOND) ->
         conversation.run("first")
         conversation.run("second")
         return next(event.seq for event in conversation.events() if event.data.get("content") == "second") - 1
+
+
+@pytest.mark.parametrize(
+    ("command", "mode", "owner"),
+    [("undo", 0o700, 1234), ("undo", 0o702, 0), ("redo", 0o700, 1234), ("fork", 0o770, 0), ("apply", 0o700, 1234)],
+)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to somebody else")
+def test_a_log_that_others_can_have_written_does_not_say_what_is_written_where(
+    command: str, mode: int, owner: int, invoke: Invoke, tmp_path: Path
+) -> None:
+    """Somebody plants a conversation in a directory of a team: it names a home, and what an agent removed there."""
+    home, planted = tmp_path / "of a colleague", tmp_path / "c" / "c"
+    home.mkdir()
+    (home / ".profile").write_text("echo theirs\n")
+    snapshots = SnapshotStore(planted / "workspace")
+    removal = events.tool_call(
+        tool_call_id="1", name="execute_bash", arguments='{"command": "rm .profile"}', response_id="r", call_index=0,
+        total_calls=1,
+    )  # fmt: skip
+    planted.mkdir(parents=True)
+    with EventLog(planted, conversation_id="c") as log:
+        log.append(events.user_message(content="tidy up"))
+        for _ in range(2):
+            place = {"path": str(home), "snapshot": snapshots.take(home)}
+            log.append(events.checkpoint(id=None, label="", workspace=place, size_bytes=0, image=None))
+            (home / ".profile").unlink(missing_ok=True)
+            log.append(removal)
+    planted.chmod(mode)
+    os.chown(planted, owner, owner)
+
+    ended = invoke(command, "c", *(["--yes"] if command != "fork" else []), "--dir", str(tmp_path / "c"))
+
+    assert ended.code == 2
+    assert str(planted) in ended.err
+    assert "who could change what ohsandbox does" in ended.err
+    assert [*home.iterdir()] == []
 
 
 @pytest.fixture
