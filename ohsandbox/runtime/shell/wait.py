@@ -33,10 +33,9 @@ agent set to run before every command, such as a PROMPT_COMMAND that cannot be u
 READ_CHARS_PER_S = 256 * 1024
 """Minimum rate at which a shell reads a long command before it runs it: 5 MiB take 0.5 s on an idle machine, but up to
 10 s with twelve runnable processes on two processors. While it reads, the shell seems busy."""
-_OVERSLEPT_S = 1.0
-"""Seconds by which a wait takes too long where this process was stopped, as by Ctrl-Z, or its machine slept."""
-_CATCH_UP_S = 0.5
-"""Seconds for the reader to take what arrived meanwhile, before a time limit applies."""
+_STOPPED_S = 1.0
+"""Seconds by which a step takes too long where this process was stopped, as by Ctrl-Z, or its machine slept: that time
+does not count, so that what arrived meanwhile is read before a limit applies."""
 _RECOVER_S = 1.0
 """Seconds for a shell that is asked for a missing report to send it: normally a millisecond. With 0.2 s and six
 runnable processes per processor, 1 in 150 shells whose loop was ended by Ctrl-C was replaced."""
@@ -127,12 +126,14 @@ class CommandWait:
         self._reads_until = now + len(call.text or call.command) / READ_CHARS_PER_S
         self._begins_until = self._reads_until + BEGIN_S
         self._expect = None if wait.expect is None else expectation(wait.expect)
+        self._quiet_since = now
         self._look_at = math.inf
         """Time of the next search for `expect` in new output."""
         self._looked_until = 0.0
         self._size = -1
         self._verdict = ""
-        self._caught_up_at = 0.0
+        self._due = now
+        """When the present step of waiting should have ended."""
         self._lost_at: float | None = None
         self._idle_probes = 0
         self.notice = ""
@@ -154,12 +155,11 @@ class CommandWait:
                         break  # release the lock to search, to probe or to relay: the reader continues meanwhile
                     look = math.inf if self._cancel is None else now + LOOK_EVERY_S
                     until = min(due, self._deadline, self._quiet_since + self._idle_timeout_s, self._yield_at, look)
-                    until = max(until, self._caught_up_at)
-                    self._shell.changed.wait(max(0.0, until - now))
-                    if (woken := time.monotonic()) > until + _OVERSLEPT_S:
-                        self._caught_up_at = woken + _CATCH_UP_S
+                    self._due = max(until, now)
+                    self._shell.changed.wait(self._due - now)
             if self._relay is not None and self._relay.pending:
                 self._relay.hand_on()
+                self._due = time.monotonic()  # a slow listener's time counts
             if outcome is None and time.monotonic() >= min(self._look_at, self._next_probe):
                 outcome = self._look() if time.monotonic() >= self._look_at else self._judge(self._probe())
             if outcome is not None:
@@ -171,6 +171,11 @@ class CommandWait:
         if not self._shell.alive:
             return WaitOutcome.LEFT
         now = time.monotonic()
+        if (stopped_s := now - self._due) > _STOPPED_S:
+            self._deadline += stopped_s
+            self._yield_at += stopped_s
+            self._quiet_since += stopped_s
+        self._due = now
         if self._call.capture.size != self._size:
             self._size = self._call.capture.size
             self._quiet_since = now
@@ -178,7 +183,7 @@ class CommandWait:
             self._verdict = ""
             if self._expect is not None:
                 self._look_at = min(self._look_at, max(now, self._looked_until))
-        if now >= self._look_at or now < self._caught_up_at:
+        if now >= self._look_at:
             return None  # search first, before any time limit applies
         cancelled = self._cancel is not None and self._cancel.is_set()
         limits = (
