@@ -21,8 +21,22 @@ ohs_reads() {
       [ "$ohs_fd" -ef "$2" ] || [ "$ohs_fd" -ef /dev/tty ] ;;
     *,*poll* | *,*select*)
       case $(stty -a <"$2") in *-icanon*) return 0 ;; esac
+      ! ohs_looks "$1" || return 1
       ohs_plain "$1" ;;   # ash's own `read` polls a canonical terminal
     ,wait_woken | ,n_tty_read) ohs_plain "$1" ;;
+    *) return 1 ;;
+  esac
+} 2>/dev/null
+
+# ohs_looks PID: whether its poll has a time limit: it looks at its input now and then, and does not wait for it.
+# The calls' numbers on x86-64, then on arm64.
+ohs_looks() {
+  read -r ohs_call _ _ ohs_3 ohs_4 ohs_5 _ <"/proc/$1/syscall"
+  case $ohs_call in
+    7) [ "$ohs_3" != 0xffffffff ] && [ "$ohs_3" != 0xffffffffffffffff ] ;;   # poll: milliseconds, or -1
+    232 | 281 | 22) [ "$ohs_4" != 0xffffffff ] && [ "$ohs_4" != 0xffffffffffffffff ] ;;   # epoll_wait, epoll_pwait
+    271 | 73) [ "$ohs_3" != 0x0 ] ;;   # ppoll: the address of a time
+    23 | 270 | 72) [ "$ohs_5" != 0x0 ] ;;   # select, pselect6
     *) return 1 ;;
   esac
 } 2>/dev/null
@@ -34,8 +48,32 @@ ohs_plain() {
   done
 }
 
+# ohs_asks GROUP TTY SHELL: print input if a process of the group, or a younger one below it (`su -c` makes a session of
+# its own), reads that terminal; busy if not; the group, the terminal and user ids if other users have such processes.
+# Nothing is looked for below the shell itself: its jobs are not in front.
+ohs_asks() {
+  ohs_front=$1 ohs_tty=$2 ohs_shell=$3 ohs_members=' ' ohs_users=
+  for ohs_d in /proc/[0-9]*; do
+    ohs_p=${ohs_d#/proc/}
+    ohs_stat "$ohs_p" || continue
+    set -- $ohs_line
+    if [ "$3" != "$ohs_front" ]; then case $ohs_members in *" $2 "*) ;; *) continue ;; esac; fi
+    [ "$ohs_p" = "$ohs_shell" ] || ohs_members="$ohs_members$ohs_p "
+    ohs_reads "$ohs_p" "$ohs_tty" && { echo input; return; }
+    [ "$ohs_call" ] || [ -O "$ohs_d" ] || ohs_user "$ohs_p"
+  done
+  if [ "$ohs_users" ]; then echo "$ohs_front $(readlink -f "$ohs_tty")$ohs_users"; else echo busy; fi
+} 2>/dev/null
+
+# ohs_user PID: add its user id to $ohs_users.
+ohs_user() {
+  while read -r ohs_k ohs_v _; do
+    case $ohs_k:$ohs_users in Uid:*" $ohs_v"*) ;; Uid:*) ohs_users="$ohs_users $ohs_v" ;; esac
+  done <"/proc/$1/status"
+}
+
 # ohs_probe SHELL TTY COMMANDS: print idle (the shell waits for its next command), input, busy,
-# spins (the shell is through with its command and does not wait) or gone.
+# spins (the shell is through with its command and does not wait), gone, or what ohs_asks prints of other users.
 ohs_probe() {
   ohs_stat "$1" || { echo gone; return; }
   ohs_shell=$1 ohs_tty=$2 ohs_in=$3
@@ -53,18 +91,12 @@ ohs_probe() {
         ohs_fd="/proc/$ohs_shell/fd/$((ohs_fd))"
         # if its FIFO was deleted, no report comes either
         if [ "$ohs_fd" -ef "$ohs_in" ] || { [ -p "$ohs_fd" ] && [ ! -p "$ohs_in" ]; }; then echo idle; return; fi ;;
-      *poll*) echo input; return ;;   # ash's own `read` polls a canonical terminal
+      *poll*) ohs_looks "$ohs_shell" || { echo input; return; } ;;   # ash's own `read` polls a canonical terminal
       # ash whose saved descriptors a command closed (exec 11>&-) runs on behind that command, and never reads again
       running,*) [ "/proc/$ohs_shell/fd/0" -ef "$ohs_in" ] && { echo spins; return; } ;;
     esac
   fi 2>/dev/null
-  for ohs_d in /proc/[0-9]*; do
-    ohs_stat "${ohs_d#/proc/}" || continue
-    set -- $ohs_line
-    [ "$3" = "$ohs_front" ] || continue
-    ohs_reads "${ohs_d#/proc/}" "$ohs_tty" && { echo input; return; }
-  done
-  echo busy
+  ohs_asks "$ohs_front" "$ohs_tty" "$ohs_shell"
 }
 
 # ohs_replaced SHELL COMMANDS: print the program that a command put in the shell's place by `exec`: it has the shell's

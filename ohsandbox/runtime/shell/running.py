@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import time
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.runtime.process.cancellation import ProcessTree
 from ohsandbox.runtime.process.invocation import limit_mark, quote
 from ohsandbox.runtime.shell.output import Capture
@@ -32,6 +33,8 @@ _BEGINS_S = 5.0
 _BEGIN_PERIOD_S = 0.02
 _INTERRUPT = b"\x03"
 """The INTR character of every terminal that we open."""
+_MAX_USERS = 2
+"""Number of other users who are asked whether their processes wait for input; each needs a worker of its own."""
 _MAX_CODE = 255
 _KILLED_BY = 128
 """What a shell adds to the number of the signal that killed a program."""
@@ -89,17 +92,36 @@ class RunningCommand(ProcessTree):
     """A command that has not ended, and its processes, which the functions of processes.sh query."""
 
     def __init__(
-        self, snippet: Callable[[bytes], CallResult], session: ShellSession, call: ShellCommand, *, mark: str
+        self,
+        snippet: Callable[[bytes], CallResult],
+        session: ShellSession,
+        call: ShellCommand,
+        *,
+        mark: str,
+        timeout_s: float | None,
+        snippet_as: Callable[[bytes, int], CallResult],
     ) -> None:
+        """Store the arguments. snippet_as runs a line of worker shell as the user with that id."""
         super().__init__(snippet, session.pid, mark, began=time.monotonic(), limit_kib=call.limit_kib)
-        self.session, self.call = session, call
+        self.session, self.call, self._snippet_as = session, call, snippet_as
+        self.timeout_s = timeout_s
+        """Time limit of the call that began it; it counts anew in each later call without a limit of its own."""
         self._unanswered_since = 0.0
         self._commands = quote(f"{session.directory}/in")
         self._shell = b"%d %s %s" % (session.pid, quote(f"{session.directory}/tty"), self._commands)
 
     def probe(self) -> str:
         """Return what the session's terminal does: 'idle', 'input', 'busy', 'spins' or 'gone'."""
-        return self._snippet(b"ohs_probe %s" % self._shell).stdout.decode("utf-8", "replace").strip()
+        reply = self._snippet(b"ohs_probe %s" % self._shell).stdout.strip()
+        if not reply[:1].isdigit():
+            return reply.decode("utf-8", "replace")
+        front, terminal, *users = reply.split()  # processes of other users (`su`), which only these may look into
+        for user in users[:_MAX_USERS]:
+            with contextlib.suppress(OhsandboxError):
+                body = b"ohs_asks %s %s 0" % (front, quote(terminal.decode("utf-8", "surrogateescape")))
+                if self._snippet_as(body, int(user)).stdout.strip() == b"input":
+                    return "input"
+        return "busy"
 
     def probe_patiently(self, is_alive: Callable[[], bool]) -> str:
         """Return `probe`'s result; 'busy' if a loaded sandbox does not answer it.

@@ -171,7 +171,7 @@ class Shell:
         try:
             if session is not None and session.accepts_immediately and not (self._running or self._untidy):
                 self._again = False
-                running = self._begin(command, at_once=session)
+                running = self._begin(command, wait, at_once=session)
                 watch = self._watch(running, wait)
                 self._begun = pending = Begun(session.ended, lambda: self._finish(running, wait, watch))
         except BrokenPipeError:
@@ -236,7 +236,7 @@ class Shell:
             if is_input and (command.strip() or self._awaits_enter(running)):
                 running.type(keystrokes(command))
         elif running is None:
-            running = self._begin(command, text)
+            running = self._begin(command, wait, text)
         else:
             notice = (
                 "Not run: the previous command still runs here. Poll it with an empty command, answer it with "
@@ -255,13 +255,17 @@ class Shell:
         self._notices.append(f"Enter was not pressed: the program {why}")
         return False
 
-    def _begin(self, command: str, text: str = "", *, at_once: ShellSession | None = None) -> RunningCommand:
+    def _begin(
+        self, command: str, wait: WaitOptions, text: str = "", *, at_once: ShellSession | None = None
+    ) -> RunningCommand:
         """Send the command; with at_once to this idle session, without blocking: BrokenPipeError if it has ended."""
         session, path = at_once or self._ready(), None
         self._was_used = True
         self._background += session.pop_background_output(self._host.secrets.masker)
         call = ShellCommand(command, text, dict(self._new_env.popleft() for _ in range(len(self._new_env))))
-        running = RunningCommand(self._snippet, session, call, mark=self._mark)
+        running = RunningCommand(
+            self._snippet, session, call, mark=self._mark, timeout_s=wait.timeout_s, snippet_as=self._snippet_as
+        )
         if self._untidy:
             self._snippet(b"ohs_tidy %s" % quote(f"{session.directory}/tty"))
         self._untidy = bool(_SETS_TERMINAL.search(command))
@@ -276,7 +280,7 @@ class Shell:
             if at_once:
                 raise
             self._restart(session, "The shell had ended and was started again")
-            return self._begin(command, text)
+            return self._begin(command, wait, text)
         self._running = running
         return running
 
@@ -293,7 +297,7 @@ class Shell:
                 self._new_env.extendleft(reversed(running.call.env.items()))
                 self._restart(running.session, "The shell no longer took commands and was started again")
                 self._again = True
-                return self._watched(self._begin(running.call.command, running.call.text), wait, listener)
+                return self._watched(self._begin(running.call.command, wait, running.call.text), wait, listener)
             if outcome in _ENDED_BY_US:
                 self._kill(running, quickly=outcome is WaitOutcome.CANCELLED)
             observation = self._observe(running, outcome)
@@ -318,6 +322,8 @@ class Shell:
         return never_began and self._generation == self._host.generation and self._host.is_alive()
 
     def _watch(self, running: RunningCommand, wait: WaitOptions, relay: OutputRelay | None = None) -> CommandWait:
+        if wait.timeout_s is None:
+            wait = wait._replace(timeout_s=running.timeout_s)
         probe = partial(running.probe_patiently, self._host.is_alive)
         return CommandWait(running.session, running.call, probe, wait, relay=relay)
 
@@ -350,6 +356,10 @@ class Shell:
             exit_code = None
         elif outcome is WaitOutcome.LEFT:
             exit_code = self._left(session, call)
+        elif exit_code and "\r\n" in call.command:
+            self._notices.append(
+                "The command has CRLF line ends, and the shell takes CR for a character: send it with LF"
+            )
         elif outcome is WaitOutcome.INPUT and "exec" in call.command and (program := running.replacement()):
             self._notices.append(
                 f"`exec` put {program!r} in place of this session's shell: type to it with is_input, or end it "
@@ -442,7 +452,9 @@ class Shell:
                 restored=self._restored, unsaved=host.secrets.names, on_overflow=self._spool_for,
             )  # fmt: skip
         except ShellUnusable as failure:
-            raise self._missing_programs_error() or failure from failure
+            if (missing := self._missing_programs_error()) is not None:
+                raise missing from failure
+            raise
         if self._descendants is None:
             self._descendants = ProcessTree(self._snippet, session.pid, self._mark, began=time.monotonic())
         if self._taken_over:
@@ -452,7 +464,10 @@ class Shell:
                 f"The shell is new, {location}; {env_note}; functions, aliases, unexported variables and background "
                 "programs of the shell before it are lost"
             )
-            self._taken_over, self._cwd, self._restored = False, session.cwd, ""
+            self._taken_over, self._restored = False, ""
+        elif session.is_elsewhere:
+            self._notices.append(f"The working directory {self._cwd} cannot be entered; the shell is in {session.cwd}")
+        self._cwd = session.cwd
         return session
 
     def _missing_programs_error(self) -> SandboxUnavailable | None:
@@ -502,6 +517,9 @@ class Shell:
             outcome = self._snippet(read_body(path, ENV_SNAPSHOT_BYTES), ENV_SNAPSHOT_BYTES)
             return outcome.stdout.decode("utf-8", "surrogateescape") if outcome.status == "0" else ""
         return ""
+
+    def _snippet_as(self, body: bytes, user: int) -> CallResult:
+        return self._host.snippet(body, user=user, timeout_s=_SNIPPET_S)
 
     def _snippet(self, body: bytes, limit_bytes: int = 65536) -> CallResult:
         return self._host.snippet(body, user=self._options.user, limit_bytes=limit_bytes, timeout_s=_SNIPPET_S)

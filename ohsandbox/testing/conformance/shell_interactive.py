@@ -97,6 +97,14 @@ def a_python_prompt_is_driven_line_by_line(shell: Session) -> None:
     assert (ended.running, ended.exit_code) == (False, 3)
 
 
+@needs("root", "users", "su", "getent")
+def a_program_of_another_user_waits(shell: Session) -> None:
+    assert shell("su nobody -s /bin/sh -c 'read x; echo \"<$x>\"'").waiting_for_input
+    assert shell.type("yes").output == "<yes>\n"
+    with soon(5):
+        assert not shell("su nobody -s /bin/sh -c 'sleep 1'").waiting_for_input
+
+
 @needs("less")
 def a_pager_waits_and_is_left_with_q(shell: Session) -> None:
     told = shell("seq 1000 >/tmp/pages-$$; less /tmp/pages-$$; echo left; rm /tmp/pages-$$")
@@ -123,6 +131,19 @@ def a_screen_program_returns_and_can_be_interrupted(shell: Session) -> None:
 
 
 # --- not waiting ---
+
+
+@needs("python3")
+def a_program_that_looks_at_its_input_now_and_then_does_not_wait(shell: Session) -> None:
+    program = "import select, sys; [select.select([sys.stdin], [], [], 0.05) for _ in range(15)]; print('done')"
+    told = shell(f'python3 -c "{program}"')
+    assert (told.output, told.waiting_for_input) == ("done\n", False)
+
+
+def a_limit_counts_anew_once_a_program_has_its_input(shell: Session) -> None:
+    assert shell("read x; sleep 60", timeout_s=2).waiting_for_input
+    with soon(10):
+        assert shell.type("go", timeout_s=None).timed_out
 
 
 def a_program_with_input_from_elsewhere_does_not_wait(shell: Session) -> None:
