@@ -25,8 +25,8 @@ ohs_source='command printf "%s\n" "command eval \"\$ohs_c\"" >|"$ohs_dir/source"
 ohs_tell='command eval "$ohs_save" >|"$ohs_dir/env"
   command printf "%s %s %s %s %s %s\000" "$ohs_n" "$ohs_s" "$ohs_w" "${!:-0}" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
   ohs_w=kept ohs_done=$ohs_n; command eval "$ohs_plain"'
-ohs_greet='{ command printf "%s 0 kept %s %s %s\000" "$ohs_n" "$$" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
-  command eval "$ohs_save" >|"$ohs_dir/env"; } 2>/dev/null'
+ohs_greet='{ command printf "%s 0 %s %s %s %s\000" "$ohs_n" "$ohs_w" "$$" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
+  ohs_w=kept; command eval "$ohs_save" >|"$ohs_dir/env"; } 2>/dev/null'
 ohs_run='{ [ -d "$PWD" ] || { ohs_w=lost; command cd -- "$ohs_home" || command cd /; }
   command ulimit -S -m "$ohs_m" || :
   command printf "\033]7117;%s;begin\007" "$ohs_n" >"$ohs_tty"; ohs_last "$ohs_s"; } 2>/dev/null

@@ -23,7 +23,7 @@ from ohsandbox.runtime.channel import KILLED, POLL_MS
 from ohsandbox.runtime.process.invocation import NEWLINE, exports, quote, script_on_stdin
 from ohsandbox.runtime.shell.output import FAREWELL, Capture
 from ohsandbox.runtime.shell.running import CommandReport
-from ohsandbox.runtime.shell.terminal import Mark, MarkSplitter
+from ohsandbox.runtime.shell.terminal import Mark, MarkSplitter, clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,6 +46,8 @@ _SETTLE_S = 10.0
 """Seconds to wait for the keeper's answer or end, which shows how a shell ended: normally 3 ms; on a machine with six
 runnable processes per processor the end of a stream took over 200 ms."""
 
+_LAST_WORDS_BYTES = 300
+"""Bytes of a shell's output that are quoted if it ends as it comes up."""
 START_S = 10.0
 """Seconds to wait for a shell's greeting, which comes within 10 ms of its exec; a /bin/sh that is not a shell sends
 none."""
@@ -110,6 +112,8 @@ class ShellSession:
             SandboxUnavailable: no shell can be started in the sandbox.
         """
         self.cwd = workdir
+        self.is_elsewhere = False
+        """Whether the shell could not enter workdir."""
         self.directory = directory
         self.pid = 0
         """The shell's process id in the sandbox."""
@@ -164,7 +168,7 @@ class ShellSession:
         if restored:
             eval_restored = self._own('{ command eval %s;command eval "$ohs_plain"; } 2>/dev/null\n')
             lines += eval_restored % self._quote(restored)
-        greet = self._own('command cd -- %s\nohs_n=%s; command eval "$ohs_greet"\n')
+        greet = self._own('command cd -- %s || ohs_w=lost\nohs_n=%s; command eval "$ohs_greet"\n')
         return lines + greet % (self._quote(workdir), self._greeting.encode())
 
     def _own(self, text: str) -> bytes:
@@ -177,7 +181,13 @@ class ShellSession:
     def _not_up(self) -> SandboxUnavailable:
         if type(self.failure) is SandboxUnavailable:  # restarted as the shell came up: try again
             return ShellUnusable(str(self.failure))
-        return self.failure or ShellUnusable(f"No shell came up in the sandbox within {START_S:g} s.")
+        if self.failure:
+            return self.failure
+        if self.exit_code is None:
+            return ShellUnusable(f"No shell came up in the sandbox within {START_S:g} s.")
+        words = clean(self._background.last(_LAST_WORDS_BYTES)).strip().rpartition("\n")[2]
+        said = f" and said {words!r}" if words else ""
+        return ShellUnusable(f"The sandbox's shell ended with code {self.exit_code} as it came up{said}.")
 
     def _open(self, open_channel: Callable[..., Channel], env: dict[str, str]) -> tuple[Channel, Channel]:
         argv, script = script_on_stdin(_KEEPER, "ohsandbox", self.directory)
@@ -472,6 +482,7 @@ class ShellSession:
             report = CommandReport.parse(record)
             if report and report.nonce == self._greeting:
                 self.pid, self._bash, self.cwd = report.background_pid, report.bash, report.cwd
+                self.is_elsewhere = report.how == "lost"
                 self.changed.notify_all()
             elif report and report.nonce == self._question:
                 self._answered = True

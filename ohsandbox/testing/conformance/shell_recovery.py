@@ -334,3 +334,9 @@ def a_hundred_commands_leave_threads_and_descriptors_as_they_were(shell: Session
     after = held_by_host()
     assert after.threads < before.threads + PASSING
     assert after.descriptors < before.descriptors + PASSING
+
+
+def a_command_with_crlf_line_ends_is_told_what_is_wrong(shell: Session) -> None:
+    told = shell("for i in 1 2; do\r\necho $i\r\ndone")
+    assert told.exit_code != 0
+    assert "CRLF" in (told.notice or "")

@@ -308,6 +308,15 @@ def test_an_image_whose_sh_is_no_shell_is_refused_by_its_first_call_and_not_repa
         place.execute("echo ok")
 
 
+@pytest.mark.parametrize("workdir", ["/etc/passwd", "/nowhere/at/all/" + "x" * 300])
+def test_a_shell_whose_directory_cannot_be_entered_says_where_it_is(sandbox: Any, workdir: str) -> None:
+    place = sandbox(workdir=workdir)
+    shown = place.execute("pwd")
+    assert (shown.output, shown.cwd) == ("/\n", "/")
+    assert shown.notice == f"The working directory {workdir} cannot be entered; the shell is in /"
+    assert place.execute("cd /tmp; pwd").notice is None
+
+
 @pytest.mark.one_engine
 def test_a_shell_without_job_control_is_refused_by_name_and_runs_processes(sandbox: Any) -> None:
     place = sandbox("ohsandbox-base:shell-posh")
