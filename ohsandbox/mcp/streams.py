@@ -14,6 +14,7 @@ from mcp.shared.dispatcher import coerce_request_id
 from mcp_types import (
     METHOD_NOT_FOUND,
     PARSE_ERROR,
+    CallToolResult,
     ErrorData,
     JSONRPCError,
     JSONRPCMessage,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from mcp.client.session import ClientRequestContext
     from mcp.shared.message import SessionMessage
-    from mcp_types import CallToolResult, InputRequest, InputResponse
+    from mcp_types import InputRequest, InputResponse
 
 
 class FloodError(ValueError):
@@ -255,6 +256,34 @@ def _is_countable(message: JSONRPCRequest | JSONRPCNotification) -> bool:
     return not any(isinstance(number, int) and abs(number) > MAX_PROGRESS for number in numbers)
 
 
+def _with_object_schema(tool: Any) -> Any:
+    """Return the tool with `type: object` in its schema, if that is missing or has no type, or several.
+
+    The specification requires the type (MCP 2025-11-25, "Tools"); many servers omit it, and other clients offer these.
+    """
+    schema = tool.get("inputSchema") or {} if isinstance(tool, dict) else None  # PHP encodes `{}` as `[]`
+    if not isinstance(schema, dict):
+        return tool
+    kind = schema.get("type") or "object"
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        return tool
+    return {**tool, "inputSchema": {**schema, "type": "object"}}
+
+
+def _readable_part(part: Any) -> Any:
+    """Return a part of a result's content; a text about it, if it is of no known type or malformed."""
+    if isinstance(part, dict):
+        part = {name: value for name, value in part.items() if value is not None and name != "annotations"}
+    try:
+        CallToolResult.model_validate({"content": [part]}, by_name=False)
+    except ValidationError:
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        name = visible_line(str(kind), limit_chars=100)
+        text = f"[content of type {name!r}, {len(json.dumps(part))} characters: left out, not as MCP defines it]"
+        return {"type": "text", "text": text}
+    return part
+
+
 class Outbox:
     """The SDK's stream of messages to the server; it passes each as a line to `write`, which must not block."""
 
@@ -310,10 +339,17 @@ class GuardedSession(ClientSession):
         return tuple(tools)
 
     async def _send_leniently(self, method: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Drop malformed tools one by one: the SDK validates the list as a whole, and would refuse all of them."""
+        """Repair lists of tools and results part by part: the SDK validates them as a whole, and would refuse all."""
         raw = await self._send_raw(method, *args, **kwargs)
         if method == "tools/list" and isinstance(raw.get("tools"), list):
+            raw["tools"] = [_with_object_schema(tool) for tool in raw["tools"]]
             raw["tools"] = [tool for tool in raw["tools"] if self._is_fit(tool)]
+        if method == "tools/call":
+            raw = {"content": [], **{name: value for name, value in raw.items() if value is not None}}
+            if isinstance(raw["content"], list):
+                raw["content"] = [_readable_part(part) for part in raw["content"]]
+            if not isinstance(raw.get("structuredContent", {}), dict):
+                raw["structuredContent"] = {"result": raw["structuredContent"]}  # as FastMCP wraps plain values
         return raw
 
     def _is_fit(self, tool: Any) -> bool:
@@ -326,7 +362,7 @@ class GuardedSession(ClientSession):
             return False
         try:
             Tool.model_validate(tool, by_name=False)
-            if tool["inputSchema"].get("type") != "object":
+            if tool["inputSchema"]["type"] != "object":
                 raise ValueError("its `inputSchema` is not of type object")  # noqa: TRY301 - reported like the others
         except ValidationError as error:
             fault = error.errors(include_url=False, include_input=False)[0]

@@ -60,14 +60,21 @@ def tools() -> list[dict[str, Any]]:
         tool("unknown_ids"), tool("deep"), tool("grow"), tool("change"), tool("spawn"), tool("cancelled"),
         tool("refuse"), tool("half_line"), tool("no_result"), tool("pid"), tool("where"), tool("stderr"), tool("hang"),
         tool("orphan"), tool("result", {"part": {"type": "string"}, "times": {"type": "integer"}}), tool("tell"),
-        tool("huge_progress"), tool("prints"), tool("megabytes"), tool("flood_later"),
+        tool("huge_progress"), tool("prints"), tool("megabytes"), tool("flood_later"), tool("parts"), tool("blank"),
     ]  # fmt: skip
     if "posing" in MODE:
         listed.append(tool("other__echo"))
     if "risky" in MODE:
         listed.append(tool("risk", {"security_risk": {"type": "string"}}))
     if "malformed" in MODE:
-        listed[1:1] = [{"name": "no_schema"}, {"name": "odd_schema", "inputSchema": {"properties": {}}}, 7]  # type: ignore[list-item]
+        listed[1:1] = [{"name": "odd_schema", "inputSchema": {"type": "array"}}, {"inputSchema": {}}, 7]  # type: ignore[list-item]
+    if "brief" in MODE:
+        properties = {"text": {"type": "string"}}
+        return [
+            {"name": "echo", "inputSchema": {"properties": properties}},
+            {"name": "env", "inputSchema": {"type": ["object", "null"]}},
+            {"name": "nothing", "inputSchema": {}}, {"name": "pid"}, {"name": "where", "inputSchema": []},
+        ]  # fmt: skip
     if "grown" in MODE:
         listed.append(tool("extra"))
     if "changed" in MODE:
@@ -188,6 +195,24 @@ def call_rich(arguments: Arguments, request_id: Any) -> Result:
         ],
         "structuredContent": {"answer": 42},
     }
+
+
+def call_parts(arguments: Arguments, request_id: Any) -> Result:
+    return {
+        "content": [
+            {"type": "text", "text": "before", "annotations": {"audience": ["everybody"]}},
+            {"type": "video", "data": "AAAA"},
+            {"type": "image", "mimeType": "image/png"},
+            "bare",
+            {"type": "text", "text": "after", "annotations": None},
+        ],
+        "isError": None,
+        "structuredContent": ["a", 1],
+    }
+
+
+def call_blank(arguments: Arguments, request_id: Any) -> Result:
+    return {}
 
 
 def call_wrong(arguments: Arguments, request_id: Any) -> Result:
@@ -328,7 +353,7 @@ def handle(message: dict[str, Any]) -> None:
                 },
             }
         )
-    elif method == "tools/list":
+    elif method == "tools/list" and "toolless" not in MODE:
         send({"id": request_id, "result": listed_from((message.get("params") or {}).get("cursor", "0"))})
     elif method == "tools/call":
         if message["params"]["name"] in ("nothing", "echo", "hang"):

@@ -23,6 +23,7 @@ from ohsandbox.mcp import (
     ServerConfig,
     ServerState,
 )
+from ohsandbox.schema import text_of
 from tests.mcp.conftest import OURS, Servers, call, observe, odd, until
 
 if TYPE_CHECKING:
@@ -127,12 +128,32 @@ def test_interrupting_a_call_tells_the_server(servers: Servers) -> None:
 
 
 def test_one_malformed_tool_is_left_out_and_no_other(servers: Servers) -> None:
-    started = servers({"odd": odd("malformed", include=["echo", "no_schema", "nothing"])})
+    started = servers({"odd": odd("malformed", include=["echo", "odd_schema", "nothing"])})
     assert {tool.name for tool in started.tools()} == {"echo", "nothing"}
     refused = started.status()[0].refused
-    assert "Field required" in refused["no_schema"]
     assert "not of type object" in refused["odd_schema"]
     assert "(no name)" in refused
+
+
+def test_a_schema_without_a_type_is_that_of_an_object(servers: Servers) -> None:
+    started = servers({"odd": odd("brief")})
+    assert [tool.name for tool in started.tools()] == ["echo", "env", "nothing", "pid", "where"]
+    assert started.status()[0].refused == {}
+    assert call(started, "echo", text="x") == "x"
+    assert call(started, "pid").isdigit()
+
+
+def test_an_unknown_part_of_a_result_is_told_and_the_others_are_shown(servers: Servers) -> None:
+    result = observe(servers.odd(), "parts")
+    texts = text_of(result).split("\n")
+    assert (texts[0], texts[4:], result.is_error) == ("before", ["after", '{"result": ["a", 1]}'], False)
+    assert texts[1] == "[content of type 'video', 33 characters: left out, not as MCP defines it]"
+    assert "'image'" in texts[2]
+    assert "'str'" in texts[3]
+
+
+def test_an_empty_object_is_an_empty_result(servers: Servers) -> None:
+    assert call(servers.odd(), "blank") == "[blank returned nothing.]"
 
 
 def test_a_name_stays_with_its_tool_whichever_servers_come_and_go(servers: Servers) -> None:
