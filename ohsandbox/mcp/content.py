@@ -18,7 +18,7 @@ from ohsandbox.text import encodable
 from ohsandbox.tool import cut_middle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from mcp_types import CallToolResult, ContentBlock
 
@@ -115,7 +115,9 @@ def observe(
     structured = masked_value(result.structured_content, mask)
     text = json.dumps(structured, ensure_ascii=False)
     if structured is not None and not _is_in_text(result.structured_content, content):
-        content.append(TextContent(text=text))
+        repeated = {block.data if hasattr(block, "data") else getattr(block, "text", "") for block in result.content}
+        unseen = _without_repeated(result.structured_content, repeated)
+        content.append(TextContent(text=json.dumps(masked_value(unseen, mask), ensure_ascii=False)))
     return MCPToolObservation(
         server=server, tool=tool, content=tuple(_bounded(content, mask, limits.max_chars)), failed=result.is_error,
         structured=structured if len(text) <= limits.max_chars else None,  # the content holds a longer one, truncated
@@ -164,23 +166,45 @@ def _size(encoded: str) -> int:
     return len(encoded) * 3 // 4
 
 
-def _is_in_text(structured: Any, content: Sequence[Content]) -> bool:
-    """Whether a text of the content is the structured content as JSON, as the protocol recommends.
+_MIN_REPEATED_CHARS = 100
+"""Length of a text from which the structured content refers to the content for it: less costs no more than the note."""
 
-    FastMCP's servers wrap a plain value as `{"result": value}`; their text has only the value.
+
+def _is_in_text(structured: Any, content: Sequence[Content]) -> bool:
+    """Whether the texts of the content are the structured content, as JSON or as they are.
+
+    The protocol recommends one text of all its JSON. Servers also wrap their text as an object of one field (FastMCP as
+    `{"result": text}`, server-filesystem as `{"content": text}`), and send a text for each item of such a list.
     """
-    plain = structured["result"] if isinstance(structured, dict) and set(structured) == {"result"} else structured
-    for part in content:
-        if isinstance(part, TextContent):
-            if part.text == plain:
-                return True
-            try:
-                parsed = load_json(part.text)
-            except (ValueError, RecursionError):
-                continue
-            if parsed in (structured, plain):
-                return True
-    return False
+    values = [structured]
+    if isinstance(structured, dict) and len(structured) == 1:
+        values += structured.values()
+    readings = [_readings(part.text) for part in content if isinstance(part, TextContent)]
+    return any(value in reading for reading in readings for value in values) or any(
+        isinstance(value, list)
+        and len(value) == len(readings)
+        and all(item in reading for item, reading in zip(value, readings, strict=True))
+        for value in values
+    )
+
+
+def _readings(text: str) -> list[Any]:
+    """Return the text, and the JSON value in it if it is one."""
+    try:
+        return [text, load_json(text)]
+    except (ValueError, RecursionError):
+        return [text]
+
+
+def _without_repeated(value: Any, repeated: Collection[str]) -> Any:
+    """Return the value with a note in place of each long text that the content has as well."""
+    if isinstance(value, dict):
+        return {key: _without_repeated(item, repeated) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_repeated(item, repeated) for item in value]
+    if isinstance(value, str) and len(value) >= _MIN_REPEATED_CHARS and value in repeated:
+        return "[see above]"
+    return value
 
 
 def _bounded(content: Sequence[Content], mask: Mask, limit_chars: int) -> list[Content]:

@@ -249,6 +249,24 @@ def test_structured_content_is_shown_once() -> None:
     assert text_of(result({"type": "text", "text": "hi"}, structuredContent={"a": 1})) == 'hi\n{"a": 1}'
 
 
+@pytest.mark.parametrize("shape", ["{'content': text}", "{'result': [text, '2']}", "[text, 2]"])
+def test_structured_content_that_wraps_the_texts_is_not_shown(shape: str) -> None:
+    text = "a line\n" * 1000
+    structured = eval(shape, {"text": text})
+    parts = [{"type": "text", "text": text}] + [{"type": "text", "text": "2"}] * ("2" in shape)
+    seen = result(*parts, structuredContent=structured)
+    assert text_of(seen) == "\n".join(part["text"] for part in parts)
+    assert seen.structured == structured
+
+
+def test_structured_content_refers_to_a_long_text_and_an_image_that_are_shown() -> None:
+    text, data = "a line\n" * 1000, base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 200).decode()
+    parts = [{"type": "text", "text": text}, {"type": "image", "data": data, "mimeType": "image/png"}]
+    shown = text_of(result(*parts, structuredContent={"url": "http://x", "content": text, "parts": parts}))
+    assert (shown.count("a line"), shown.count(data)) == (1000, 0)
+    assert json.loads(shown.splitlines()[-1])["content"] == "[see above]"
+
+
 def test_secrets_are_masked_before_the_cut() -> None:
     text = "x" * (DEFAULT_LIMITS.max_chars // 2 - 4) + "hunter22" + "y" * DEFAULT_LIMITS.max_chars
     assert "hunt" not in text_of(result({"type": "text", "text": text}, structuredContent={"k": "hunter22"}))
