@@ -140,14 +140,14 @@ class MCPClient(Client[ClientTransport]):
             raise self._late("answer", timeout or 0) from None
 
     def connect(self) -> Self:
-        """Start or reach the server and initialize.
+        """Start or reach the server, initialize, and list its tools.
 
         Raises:
             MCPConnectionError, MCPServerGoneError, MCPTimeoutError, MCPProtocolError, MCPRefusedError: see `errors`.
             SandboxUnavailable: the sandbox is gone.
         """
-        self.call_async_from_sync(self.open, timeout=max(MAX_START_S, self.timeouts.initialize_s) + _MARGIN_S)
-        return self
+        seconds = max(MAX_START_S, self.timeouts.initialize_s) + self.timeouts.list_s + _MARGIN_S
+        return self.call_async_from_sync(self.__aenter__, timeout=seconds)
 
     def __enter__(self) -> Self:
         return self.connect()
@@ -167,6 +167,21 @@ class MCPClient(Client[ClientTransport]):
         return len(self.tools)
 
     # --- on the loop --------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Connect, initialize, and list the tools, if the server has any.
+
+        Raises:
+            MCPError, SandboxUnavailable: as for `connect`.
+        """
+        await self.open()
+        try:
+            await self.fetch_tools()
+        except BaseException as error:
+            if not isinstance(error, MCPRefusedError) or error.code != METHOD_NOT_FOUND:
+                await asyncio.shield(detach(self.force_close()))
+                raise
+        return self
 
     async def open(self) -> None:
         """Connect and initialize.
@@ -199,7 +214,7 @@ class MCPClient(Client[ClientTransport]):
             if transport is not None:
                 transport.on_words = on_line
             try:
-                await self.__aenter__()  # type: ignore[no-untyped-call]
+                await super().__aenter__()  # type: ignore[no-untyped-call]
                 await self._await_with_session_monitoring(self._negotiate(0))
             except SdkError as error:
                 if error.code not in (METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION):

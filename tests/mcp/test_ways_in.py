@@ -37,12 +37,28 @@ def test_a_client_by_itself(sandbox: Runtime) -> None:
 
     transport = SandboxTransport(sandbox, Command(["python3", "odd.py"]))
     with MCPClient(transport, server="odd") as client:
-        assert "echo" in [tool.name for tool in client.call_async_from_sync(client.fetch_tools)]
-        assert len(client) == len(list(client))
+        assert "echo" in [tool.name for tool in client]
+        assert len(client) == len(client.call_async_from_sync(client.fetch_tools))
         result = client.call_async_from_sync(client.call, "echo", {"text": "hi"}, timeout=60)
         assert result.content[0].text == "hi"  # type: ignore[union-attr]
     client.sync_close()
     assert client.is_over
+
+
+@pytest.mark.parametrize(("mode", "names"), [("brief", ["echo", "env", "nothing", "pid", "where"]), ("toolless", [])])
+def test_an_open_client_gives_its_tools(sandbox: Runtime, mode: str, names: list[str]) -> None:
+    from ohsandbox.mcp import Command, MCPClient, SandboxTransport  # noqa: PLC0415 - loads fastmcp
+
+    def client() -> MCPClient:
+        return MCPClient(SandboxTransport(sandbox, Command(["python3", "odd.py", mode])), server="odd")
+
+    async def listed() -> list[str]:
+        async with client() as opened:
+            return [tool.name for tool in opened]
+
+    with client() as opened:
+        assert [tool.name for tool in opened] == names
+    assert asyncio.run(listed()) == names
 
 
 def test_fastmcps_own_client_has_the_limits_too(sandbox: Runtime) -> None:
