@@ -437,12 +437,35 @@ def test_autoresume_of_an_instance_continues_the_stored_one_in_it(tmp_path: Path
     assert {conversation.id, *heard} == {"a"}
 
 
+@pytest.mark.parametrize("wanted", ["a", None])
+def test_autoresume_of_an_open_conversation_without_a_message_continues_the_stored_one(
+    tmp_path: Path, wanted: str | None
+) -> None:
+    _stored(tmp_path, "a", "My name is Ann.")
+    model, heard = FakeModel(), list[str]()
+    with Conversation(Agent(model), RecordingRuntime(), tmp_path) as conversation:
+        conversation.register_callback(lambda event: heard.append(event.conversation_id))
+        assert conversation.autoresume(wanted).id == "a"
+        conversation.run("What is it?", timeout_s=20)
+    assert [one["content"] for one in model.seen[0] if one["role"] == "user"] == ["My name is Ann.", "What is it?"]
+    assert {conversation.id, *heard} == {"a"}
+    assert [event.type for event in read_events(tmp_path / "a" / "sdk_events.jsonl")].count("user_message") == 2
+
+
+def test_autoresume_of_an_open_conversation_without_any_to_resume_says_so(tmp_path: Path) -> None:
+    with (
+        Conversation(Agent(FakeModel()), RecordingRuntime(), tmp_path) as conversation,
+        pytest.raises(UsageError, match="No conversation to resume"),
+    ):
+        conversation.autoresume()
+
+
 def test_autoresume_of_an_instance_keeps_to_its_own_log(tmp_path: Path) -> None:
     _stored(tmp_path, "a", "first")
     _stored(tmp_path, "b", "second")
     with Conversation(Agent(FakeModel()), RecordingRuntime(), tmp_path, conversation_id="a") as conversation:
         assert conversation.autoresume().id == "a"
-        with pytest.raises(UsageError, match="is open and cannot become 'b'"):
+        with pytest.raises(UsageError, match="has begun and cannot become 'b'"):
             conversation.autoresume("b")
         with pytest.raises(UsageError, match="takes an id alone"):
             conversation.autoresume(persist_dir=tmp_path)

@@ -150,7 +150,9 @@ class ConversationLog:
         return self._present_masker()
 
     def select(self, conversation_id: str) -> None:
-        """Be the log of another conversation, stored beside this one; only before `open`."""
+        """Be the log of another conversation, stored beside this one, until `open` not open; only without events."""
+        self.close()
+        self._log = None
         self.conversation_id, self.directory = conversation_id, self.directory.parent / conversation_id
 
     def open(self, *take: Callable[[SDKEvent], None]) -> None:

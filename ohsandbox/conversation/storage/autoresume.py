@@ -58,20 +58,20 @@ class class_or_instance(Generic[P, R]):  # noqa: N801 - a decorator, as classmet
 
 
 def adopt(log: ConversationLog, wanted: str | None) -> None:
-    """Make a log that is not open that of a stored conversation beside it.
+    """Make a log that has no events that of a stored conversation beside it, also if it is open.
 
     None is its own conversation if that is stored, else the newest as for `find_conversation`.
 
     Raises:
-        UsageError: there is none, several begin so, or the log is open and another conversation is wanted.
+        UsageError: there is none, several begin so, or the log is open with events and another conversation is wanted.
     """
-    is_stored = log.is_open or (log.directory / LOG_NAME).exists()
+    is_stored = log.has_events if log.is_open else (log.directory / LOG_NAME).exists()
     if wanted == log.conversation_id or (wanted is None and is_stored):
         return
     existing_id = find_conversation(log.directory.parent, wanted)
-    if log.is_open and existing_id != log.conversation_id:
+    if log.has_events and existing_id != log.conversation_id:
         raise UsageError(
-            f"Conversation {log.conversation_id!r} is open and cannot become {existing_id!r}. "
+            f"Conversation {log.conversation_id!r} has begun and cannot become {existing_id!r}. "
             f"Use Conversation.autoresume({existing_id!r})."
         )
     log.select(existing_id)
