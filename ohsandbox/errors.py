@@ -216,7 +216,10 @@ class LogWriteError(OhsandboxError, OSError):
 
 
 class LimitReachedError(OhsandboxError):
-    """A limit of the conversation was reached; `code` says which (MaxIterations, MaxTime, MaxTokens, MaxCost)."""
+    """A limit of the conversation was reached; `code` says which (MaxIterations, MaxTime, MaxTokens, MaxCost).
+
+    With the code AnswerCut the limit is one of the provider: its last answer is not whole.
+    """
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)

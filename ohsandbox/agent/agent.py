@@ -22,7 +22,7 @@ from ohsandbox.agent.prompt import prompt_template, read_workspace_instructions,
 from ohsandbox.agent.tool_entries import AnyTool, GivenTool, tool_entry
 from ohsandbox.arguments import expect, expect_method, expect_texts, unknown_argument, wrong_type
 from ohsandbox.content import DEFAULT_LIMITS
-from ohsandbox.errors import UsageError
+from ohsandbox.errors import LimitReachedError, UsageError
 from ohsandbox.llm.capabilities import wants_short_descriptions
 from ohsandbox.tool import (
     Tool,
@@ -248,6 +248,7 @@ class Agent:
         `limits` say how much is shown of a refusal; a tool has its own.
 
         Raises:
+            LimitReachedError: the answer has no calls and was cut; its code is AnswerCut.
             ModelError: the model gave no answer.
             SandboxUnavailable: the sandbox failed while a tool ran; the call stays without a result.
             UsageError: the agent has no model.
@@ -270,6 +271,7 @@ class Agent:
         planned = response_to_actions(response, tools_map, taken_ids=history.call_ids)
         if isinstance(planned[0].action, MessageAction):
             yield planned[0].event
+            _check_whole(response)
             return StepOutcome.IDLE
         if verdicts := _verdicts(screen, planned):
             planned = [
@@ -383,12 +385,23 @@ def _verdicts(screen: ApprovalFilter | None, planned: Sequence[ActionEvent]) -> 
     ]
 
 
+def _check_whole(response: ChatResponse) -> None:
+    if response.cut:
+        raise LimitReachedError(
+            f"The model's answer was cut {response.cut}. Say how to go on, raise `max_output_tokens`, or take another "
+            "`model`.",
+            code="AnswerCut",
+        )
+
+
 def _ask_again(response: ChatResponse, *, attempt: int) -> Step:
     fields = {"attempt": attempt, "usage": response.usage.model_dump(), "cost_usd": response.cost_usd}
     if attempt <= _MAX_EMPTY_RETRIES:
-        message = f"The model's answer was empty; it is asked again ({attempt} of {_MAX_EMPTY_RETRIES})."
+        cut = f" (it was cut {response.cut})" if response.cut else ""
+        message = f"The model's answer was empty{cut}; it is asked again ({attempt} of {_MAX_EMPTY_RETRIES})."
         yield events.retry(code=EMPTY_ANSWER, message=message, **fields)
         return StepOutcome.CONTINUE
     message = f"The model gave {attempt} empty answers in a row. Say how to go on, or use another model."
     yield events.notice(code=EMPTY_ANSWER, message=message, **fields)
+    _check_whole(response)
     return StepOutcome.IDLE

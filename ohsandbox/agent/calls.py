@@ -301,9 +301,9 @@ def _named(event: ActionEvent, name: str, known_name: str) -> ActionEvent:
 
 
 def _blocked(event: ActionEvent) -> str | None:
-    if event.response.choices[0].finish_reason == "length":
+    if cut := event.response.cut:
         return (
-            "Not executed: your reply was cut at the output limit, so its last call is incomplete and none was run. "
+            f"Not executed: your reply was cut {cut}, so its last call is incomplete and none was run. "
             "Send the calls again in smaller pieces, one at a time."
         )
     if event.metadata and event.metadata.call_index >= MAX_CALLS:

@@ -157,6 +157,19 @@ class ChatResponse(_Value):
         """Whether the limit on output cut the answer: its last tool call may be incomplete."""
         return self.choices[0].finish_reason == "length"
 
+    @property
+    def cut(self) -> str:
+        """Where the answer was cut, to follow "was cut": its end, or its last tool call, is missing; "" if it is whole.
+
+        Some servers lose a call that they cannot parse, and say `tool_calls` all the same.
+        """
+        reason = self.choices[0].finish_reason
+        if reason in {"tool_calls", "function_call"} and not self.message.tool_calls:
+            return "before the tool call that it announces"
+        return {"length": "at the output limit", "content_filter": "by the provider's content filter"}.get(
+            reason or "", ""
+        )
+
 
 class RetryEvent(_Value):
     """A request failed and is made again after a wait. What was streamed of it is void."""

@@ -107,7 +107,7 @@ class TextCalls:
             return response
         function = FunctionCall(name=text_call.name, arguments=text_call.arguments, parse_error=text_call.parse_error)
         call = ToolCall(id=next(fresh_ids(self.used_ids)), function=function)
-        finish_reason = "length" if response.is_truncated and not text_call.is_closed else "tool_calls"
+        finish_reason = "tool_calls" if text_call.is_closed or not response.cut else response.choices[0].finish_reason
         message = ChatMessage(content=text_call.before, tool_calls=(call,))
         return response.model_copy(update={"choices": (Choice(message=message, finish_reason=finish_reason),)})
 

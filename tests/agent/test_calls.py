@@ -311,9 +311,12 @@ def test_helpers_of_the_contract() -> None:
         parse_arguments("[]")
 
 
-def test_of_a_reply_that_was_cut_nothing_runs() -> None:
-    planned = response_to_actions(answer("", call("look"), call("look"), finish_reason="length"), TOOLS)
-    assert ["cut at the output limit" in (event.refusal or "") for event in planned] == [True, True]
+@pytest.mark.parametrize(
+    ("reason", "cut"), [("length", "at the output limit"), ("content_filter", "by the provider's content filter")]
+)
+def test_of_a_reply_that_was_cut_nothing_runs(reason: str, cut: str) -> None:
+    planned = response_to_actions(answer("", call("look"), call("look"), finish_reason=reason), TOOLS)
+    assert [f"was cut {cut}" in (event.refusal or "") for event in planned] == [True, True]
 
 
 def test_of_very_many_calls_the_first_sixteen_run() -> None:

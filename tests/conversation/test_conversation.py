@@ -217,6 +217,28 @@ def test_cut_reply_runs_nothing(tmp_path: Path) -> None:
     assert ["cut at the output limit" in result["error"] for result in results_of(conversation)] == [True, True]
 
 
+@pytest.mark.parametrize(
+    ("reason", "cut"),
+    [
+        ("length", "at the output limit"),
+        ("content_filter", "by the provider's content filter"),
+        ("tool_calls", "before the tool call that it announces"),
+    ],
+)
+def test_run_whose_answer_was_cut_fails_and_says_where(tmp_path: Path, reason: str, cut: str) -> None:
+    conversation = run(tmp_path, answer("I will run the", finish_reason=reason), answer("never asked"))
+    [error] = data_of(conversation.events(), "error")
+    assert (conversation.status(), error["code"], error["exit_code"]) == (Status.ERROR, "AnswerCut", 1)
+    assert f"was cut {cut}" in error["message"]
+    assert data_of(conversation.events(), "assistant_message")[0]["content"] == "I will run the"
+
+
+def test_empty_answers_that_a_filter_cut_are_told_as_such(tmp_path: Path) -> None:
+    conversation = run(tmp_path, *[answer(finish_reason="content_filter")] * 4)
+    assert "content filter" in data_of(conversation.events(), "retry")[0]["message"]
+    assert (conversation.status(), data_of(conversation.events(), "error")[0]["code"]) == (Status.ERROR, "AnswerCut")
+
+
 def test_calls_before_finish_run_and_those_after_do_not(tmp_path: Path) -> None:
     runtime = RecordingRuntime()
     turn = answer(
