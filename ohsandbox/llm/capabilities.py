@@ -97,14 +97,19 @@ def capability_warning(config: LLMConfig, model_info: ModelInfo) -> str | None:
     """Return what a user should know about the model's tools before the first request with tools; None if nothing."""
     if config.native_tool_calling is not None or (model_info.tools and model_info.forwards_tools):
         return None
-    if model_info.tools is False or not model_info.forwards_tools:
+    if model_info.tools is False:
         return (
             f"Function calling is unsupported for model {config.model!r} by litellm's list; its calls are written as "
             "text. Set `native_tool_calling` to true if the list is wrong."
         )
+    if not model_info.forwards_tools:
+        return (
+            f"litellm passes no tools on to the provider {model_info.provider!r}; the calls of model {config.model!r} "
+            "are written as text. Set `native_tool_calling` to true if it takes them."
+        )
     return (
-        f"Whether model {config.model!r} supports function calling is not known: litellm's list lacks it. It is tried; "
-        "set `native_tool_calling` to true or false if you know."
+        f"Whether model {config.model!r} supports function calling is not known: litellm's list does not say. It is "
+        "tried; set `native_tool_calling` to true or false if you know."
     )
 
 

@@ -167,12 +167,13 @@ def test_an_agent_works_in_text_and_hears_what_was_wrong_with_a_call(tmp_path: P
     ("model", "changes", "is_native", "warning"),
     [
         ("openai/gpt-4o", {}, True, ""),
-        ("openai/fake", {}, True, "model 'openai/fake' supports function calling is not known"),
+        ("openai/fake", {}, True, "function calling is not known: litellm's list does not say"),
         ("openai/fake", {"native_tool_calling": True}, True, ""),
         ("openai/fake", {"native_tool_calling": False}, False, ""),
         ("openai/gpt-5-chat", {}, False, "is unsupported for model 'openai/gpt-5-chat' by litellm's list"),
         ("openai/gpt-5-chat", {"native_tool_calling": True}, True, ""),
-        ("perplexity/unheard-of", {}, False, "is unsupported"),
+        ("perplexity/sonar", {}, False, "litellm passes no tools on to the provider 'perplexity'"),
+        ("perplexity/unheard-of", {}, False, "litellm passes no tools on to the provider 'perplexity'"),
         ("perplexity/unheard-of", {"native_tool_calling": True}, True, ""),
     ],
 )
