@@ -246,17 +246,23 @@ def _param(name: str, *, use_short_description: bool = False) -> dict[str, Any]:
     return copy.deepcopy((tool.shortened() if use_short_description else tool).to_openai_tool())
 
 
-def create_cmd_run_tool(*, use_short_description: bool = False) -> dict[str, Any]:
+def create_cmd_run_tool(use_short_description: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - OpenHands'
     """Return `execute_bash` as a function tool of the chat completions API; `Agent(tools=[...])` takes it."""
     return _param("execute_bash", use_short_description=use_short_description)
 
 
-def create_str_replace_editor_tool(*, use_short_description: bool = False) -> dict[str, Any]:
-    """Return `file_editor` as a function tool; it answers to the name `str_replace_editor`, too."""
+def create_str_replace_editor_tool(
+    use_short_description: bool = False,  # noqa: FBT001, FBT002 - OpenHands' signature
+    runtime_type: str | None = None,  # noqa: ARG001 - as above
+) -> dict[str, Any]:
+    """Return `file_editor` as a function tool; it answers to the name `str_replace_editor`, too.
+
+    runtime_type changes nothing: paths are the sandbox's in every runtime.
+    """
     return _param("file_editor", use_short_description=use_short_description)
 
 
-def create_task_tracker_tool(*, use_short_description: bool = False) -> dict[str, Any]:
+def create_task_tracker_tool(use_short_description: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - as above
     """Return `task_tracker` as a function tool."""
     return _param(TASK_TRACKER_TOOL_NAME, use_short_description=use_short_description)
 
@@ -279,9 +285,9 @@ def check_tools(tools: Sequence[Mapping[str, Any]], llm_config: LLMConfig) -> li
 def response_to_actions(response: Any, mcp_tool_names: Sequence[str] | None = None) -> list[Action]:
     """The actions of a model's answer by the built-in tools, in its order; a message where it has no calls.
 
-    An action that was called for has `tool_call_metadata`. `ohsandbox.agent.response_to_actions` gives an `ActionEvent`
-    for each instead, with the thought and the risk, by the tools of an agent; a wrong call is a refusal there, and the
-    model is told.
+    Each action has `response_id`, and one that was called for has `tool_call_metadata`.
+    `ohsandbox.agent.response_to_actions` gives an `ActionEvent` for each instead, with the thought and the risk, by the
+    tools of an agent; a wrong call is a refusal there, and the model is told.
 
     Args:
         response: a `ChatResponse`, litellm's ModelResponse, or a dict in that form; only its first choice is read.
@@ -296,16 +302,20 @@ def response_to_actions(response: Any, mcp_tool_names: Sequence[str] | None = No
     planned = events_of_response(response, _tools())
     actions: list[Action] = []
     for event, call in zip(planned, response.message.tool_calls or (None,), strict=True):
-        if call is not None and event.action is None and call.function.name in (mcp_tool_names or ()):
-            arguments = parse_arguments(call.function.arguments)
-            action = MCPAction(name=call.function.name, arguments=arguments)
+        action, refusal = event.action, event.refusal
+        if call is not None and action is None and call.function.name in (mcp_tool_names or ()):
+            action = MCPAction(name=call.function.name, arguments=parse_arguments(call.function.arguments))
+            refusal = None
             vars(action)["tool_call_metadata"] = event.metadata  # as on every action of a response
-            actions.append(action)
-            continue
-        if event.action is None or event.refusal is not None:
-            find_tool(_tools(), "" if call is None else call.function.name)
-            raise FunctionCallValidationError(event.refusal or "The call cannot be read. Send it again.")
-        actions.append(event.action)
+        if action is None or refusal is not None:
+            refusal = refusal or "The call cannot be read. Send it again."
+            try:
+                find_tool(_tools(), "" if call is None else call.function.name)
+            except FunctionCallNotExistsError:
+                raise FunctionCallNotExistsError(refusal) from None
+            raise FunctionCallValidationError(refusal)
+        vars(action)["response_id"] = response.id  # this is not a field, and those are frozen
+        actions.append(action)
     return actions
 
 

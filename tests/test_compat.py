@@ -178,6 +178,7 @@ def test_words_are_no_call() -> None:
 def test_answer_without_calls_is_a_message_that_waits() -> None:
     [action] = compat.response_to_actions({"id": "r", "choices": [{"message": {"content": None}}]})
     assert action == compat.MessageAction(content="", wait_for_response=True)
+    assert action.response_id == "r"  # type: ignore[attr-defined] # not a field
 
 
 def test_answer_of_litellm_becomes_actions_in_order() -> None:
@@ -187,6 +188,7 @@ def test_answer_of_litellm_becomes_actions_in_order() -> None:
     response = litellm.ModelResponse(id="r", choices=[{"index": 0, "message": message, "finish_reason": "tool_calls"}])
     actions = compat.response_to_actions(response, ["fetch"])
     assert actions == [action for action, *_ in ACTIONS]
+    assert {vars(action)["response_id"] for action in actions} == {"r"}
     metadata = [action.tool_call_metadata for action in actions]
     assert [one.tool_call_id for one in metadata] == [str(number) for number in range(len(ACTIONS))]
     assert {(one.response_id, one.total_calls_in_response, one.model_response.id) for one in metadata} == {
@@ -200,7 +202,12 @@ def test_answer_of_litellm_becomes_actions_in_order() -> None:
         ("execute_bash", "{", compat.FunctionCallValidationError, "Failed to parse tool call arguments: "),
         ("execute_bash", {}, compat.FunctionCallValidationError, 'Missing required argument "command" in tool call'),
         ("fetch", "[]", compat.FunctionCallValidationError, "Failed to parse"),
-        ("teleport", {}, compat.FunctionCallNotExistsError, "Unknown tool: teleport"),
+        (
+            "teleport",
+            {"to": "Mars"},
+            compat.FunctionCallNotExistsError,
+            r'Unknown tool: teleport.*"to": "Mars"',
+        ),
     ],
 )
 def test_wrong_call_is_an_error(name: str, arguments: Any, error: type[Exception], told: str) -> None:
@@ -246,7 +253,13 @@ def test_tool_is_a_function_of_the_chat_completions_api_and_an_agent_takes_it(na
 def test_short_description_fits_where_the_whole_one_does_not(create: Callable[..., dict[str, Any]]) -> None:
     short, whole = (create(use_short_description=is_short)["function"]["description"] for is_short in (True, False))
     assert len(short) <= 1024
+    assert create(True)["function"]["description"] == short  # noqa: FBT003 - as OpenHands' callers write it
     assert (short == whole) is (len(whole) <= 1024)
+
+
+def test_editor_is_the_same_for_each_type_of_runtime() -> None:
+    editor = compat.create_str_replace_editor_tool
+    assert editor(True, runtime_type="local") == editor(use_short_description=True)  # noqa: FBT003 - as above
 
 
 def test_tools_are_cleaned_for_gemini_in_a_copy_and_left_alone_for_others() -> None:
