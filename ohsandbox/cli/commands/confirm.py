@@ -69,6 +69,12 @@ def answer_stored(wanted: str, options: ConfirmOptions) -> int | str:
             return WAITING if pending else 0
         if pending:
             _store_answers(approvals, options, _stored_files(directory, past, stack))
+        elif (options.yes or options.no) and any(call.approved is options.no for call in log.history.held.all):
+            raise UsageError(
+                f"What waited in conversation {directory.name!r} was answered already: "
+                f"{'--yes' if options.yes else '--no'} has no effect. "
+                f"See `ohsandbox conversations show {directory.name}`; `ohsandbox confirm {directory.name}` goes on."
+            )
         if log.history.held.waiting:
             return WAITING
     return 0 if options.no_run else directory.name

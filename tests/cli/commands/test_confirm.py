@@ -110,6 +110,19 @@ def test_answer_without_a_run_is_acted_on_later(invoke: Invoke, options: tuple[s
     assert done(workspace) == "one\n"
 
 
+@pytest.mark.parametrize(("first", "second"), [("--yes", "--no"), ("--no", "--yes")])
+def test_an_answer_that_contradicts_an_earlier_one_is_told_and_starts_no_run(
+    first: str, second: str, invoke: Invoke, options: tuple[str, ...], workspace: Path
+) -> None:
+    answer = answer_line(invoke("run", "go", "--no-tui", "--confirm", "always", *options))
+    assert invoke(*answer, first, "--no-run").code == 0
+    late = invoke(*answer, second, "--no-tui")
+    assert (late.code, done(workspace)) == (2, "")
+    assert f"{second} has no effect" in late.err
+    again = invoke(*answer, first, "--no-tui")
+    assert (again.code, done(workspace)) == (WAITING, "one\n" if first == "--yes" else "")
+
+
 def test_json_shows_what_waits_and_answers_nothing(invoke: Invoke, options: tuple[str, ...]) -> None:
     answer = answer_line(invoke("run", "go", "--no-tui", "--confirm", "always", *options))
     for _ in range(2):
