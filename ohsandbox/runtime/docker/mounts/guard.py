@@ -116,7 +116,7 @@ def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -
             with contextlib.suppress(OSError), opened_below(workspace, path.removesuffix(name).rstrip("/")) as above:
                 os.rmdir(name, dir_fd=above)  # fails if something is in it
         if gone and name == "info":
-            git_exclude.clean(workspace, path)
+            git_exclude.clean(workspace, path.removesuffix(name).rstrip("/"))
         is_alternates = f"/{path}".endswith(f"/{_ALTERNATES}")
         content = b"" if gone and is_alternates else (_UNMADE if gone else _LOCKS).get(name)
         if content is None or git_layout.read_small(workspace, path) != content.decode():
@@ -125,6 +125,8 @@ def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -
         if name in _LOCKS or _kind(workspace, f"{repository}HEAD"):
             _remove(workspace, path)
     if gone:
+        for directory in _outer_git_directory(workspace).values():
+            git_exclude.clean(workspace, directory)
         for path in _held_files(workspace) if paths is None else paths:
             if git_programs.is_held(workspace, path):
                 _remove(workspace, path)
@@ -377,10 +379,11 @@ class _MountPlan:
                     git_exclude.add(self.root, path, self._git_directories())
 
     def _git_directories(self) -> dict[str, str]:
-        """Return the git directories in the workspace by the top directory of their working tree."""
+        """Return the git directories by the top directory of their working tree, as `git_exclude.add` takes them."""
         own = {path: path for path, mode in self._dotgits.items() if stat.S_ISDIR(mode)}
         inside = {path: target for path, target in self._pointers.items() if target and not target.startswith("/")}
-        return {path.rpartition("/")[0]: directory for path, directory in (own | inside).items()}
+        by_top = {path.rpartition("/")[0]: directory for path, directory in (own | inside).items()}
+        return _outer_git_directory(self.root) | by_top
 
 
 def _enclosing_repository(workspace: str) -> Iterator[tuple[str, str, str]]:
@@ -392,6 +395,28 @@ def _enclosing_repository(workspace: str) -> Iterator[tuple[str, str, str]]:
         if top != workspace and target is not None:
             yield (target, "", top) if target.startswith("/") else (top, target, top)
         return
+
+
+def _outer_git_directory(workspace: str) -> dict[str, str]:
+    """Return the git directory outside of the workspace that the workspace is a part of, by the top of that tree.
+
+    It counts only if it names the working tree in turn: a sandbox may have written the workspace's `.git` file.
+    """
+    for number, top in enumerate([workspace, *map(str, PurePosixPath(workspace).parents)]):
+        if not os.path.lexists(f"{top}/.git"):
+            continue
+        relative = "/".join([".."] * number)
+        if Path(top, ".git").is_dir():
+            return {relative: f"{top}/.git"} if relative else {}
+        target = git_layout.pointed(top, ".git")
+        directory = os.path.normpath(f"{top}/{target}") if target and not target.startswith("/") else target
+        if directory is None or PurePosixPath(directory).is_relative_to(workspace):
+            return {}
+        back = (git_layout.read_small(directory, "gitdir") or "").strip().removesuffix("/.git")
+        for setting in read_settings(git_layout.read_small(directory, "config") or ""):
+            back = f"{directory}/{setting.value}" if setting.key == "core.worktree" else back
+        return {relative: directory} if back and os.path.realpath(back) == top else {}
+    return {}
 
 
 # --- files of the workspace, reached through no link ---

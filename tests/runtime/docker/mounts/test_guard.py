@@ -363,8 +363,68 @@ def test_git_adds_no_file_that_stands_for_a_missing_one(project: Path, place: st
     guards.release(str(project), gone=False)
     assert "dx" in exclude.read_text()
     guards.release(str(project), gone=True)
-    assert exclude.read_text() == "mine\n"
+    assert exclude.read_text() == "mine"
     assert not include.exists()
+
+
+def tree_of(*directories: Path) -> dict[str, tuple[int, bytes]]:
+    """The files below directories, with their modes and contents; of git's index its content is no matter."""
+    files = (path for top in directories for path in top.rglob("*") if path.is_file() and path.name != "index")
+    return {str(path): (path.stat().st_mode, path.read_bytes()) for path in files}
+
+
+@pytest.fixture(params=["subdirectory", "of a worktree", "worktree", "submodule"])
+def part(project: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A workspace whose repository is outside of it."""
+    tops = {"subdirectory": project, "submodule": project / "libs" / "sub"}
+    if (top := tops.get(request.param)) is None:
+        top = tmp_path / "elsewhere"
+        host_git(project, "worktree", "add", "-q", "-b", "away", str(top))
+        owned(project)
+    part = top if request.param in {"worktree", "submodule"} else top / "packages" / "app"
+    part.mkdir(parents=True, exist_ok=True)
+    host_git(top, "config", "diff.external", str(part / "tools" / "dx"))
+    host_git(top, "config", "include.path", str(part / "inc"))
+    return part
+
+
+def test_what_stands_for_a_missing_file_is_not_seen_by_a_repository_outside(part: Path, tmp_path: Path) -> None:
+    before = tree_of(tmp_path)
+    status = host_git(part, "status", "--porcelain", "-uall")
+    guard(str(part), "guarded")
+    assert {"inc", "dx"} <= {path.name for path in part.rglob("*")}
+    assert host_git(part, "status", "--porcelain", "-uall") == status
+    added = host_git(part, "add", "-A", "--dry-run", ":/")
+    assert "inc" not in added
+    assert "dx" not in added
+    guards.release(str(part), gone=False)
+    assert host_git(part, "status", "--porcelain", "-uall") == status
+    guards.release(str(part), gone=True)
+    assert tree_of(tmp_path) == before
+
+
+def test_two_parts_of_a_repository_each_take_back_their_own_lines(project: Path) -> None:
+    parts = [project / name for name in ("one", "two")]
+    for part in parts:
+        part.mkdir()
+        host_git(project, "config", "--add", "include.path", str(part / "inc"))
+        guard(str(part), "guarded")
+    for part in parts:
+        guards.release(str(part), gone=True)
+        assert "inc" not in host_git(part, "status", "--porcelain", "-uall")
+    assert "ohsandbox" not in (project / ".git" / "info" / "exclude").read_text()
+
+
+def test_a_git_file_that_a_sandbox_wrote_leads_to_no_other_repository(project: Path, tmp_path: Path) -> None:
+    forged = tmp_path / "forged"
+    forged.mkdir()
+    host_git(project, "config", "include.path", str(forged / "inc"))
+    (forged / ".git").write_text(f"gitdir: {project}/.git\n")
+    exclude = project / ".git" / "info" / "exclude"
+    before = exclude.read_text()
+    with contextlib.suppress(UsageError):
+        guard(str(forged), "guarded")
+    assert exclude.read_text() == before
 
 
 def test_a_lock_is_removed_from_what_lost_its_head_as_well(project: Path) -> None:
