@@ -1,13 +1,17 @@
 """YAML, read strictly: no key twice, no tag but YAML's own scalars', bounded depth and size, and the line of every key.
 
 Numbers and booleans are those of YAML 1.2's core schema, as Compose reads them: `1:30`, `2026-11-28`, `yes` and `off`
-are texts. Base 60 of YAML 1.1 takes time quadratic in the text.
+are texts. Base 60 of YAML 1.1 takes time quadratic in the text. A text that Compose takes for a number or a time all
+the same, such as `08` and `2026-11-28`, is a ComposeText.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
@@ -34,6 +38,13 @@ _FLOAT = re.compile(
     r"|\.(?:inf|Inf|INF|nan|NaN|NAN))\Z"
 )
 _BOOLEAN = re.compile(r"\A(?:true|True|TRUE|false|False|FALSE)\Z")
+_COMPOSE_NUMBER = re.compile(r"\A[-+]?(?:[0-9][0-9_]*+(?:\.[0-9_]*+)?|\.[0-9][0-9_]*+)(?:[eE][-+]?[0-9_]++)?\Z")
+"""Decimal numbers that go-yaml v3 reads: it drops each `_`, and takes `08` for 8.0."""
+_COMPOSE_TIME = re.compile(
+    r"\A([0-9]{4}-[0-9]{1,2}-[0-9]{1,2})"
+    r"(?:([Tt ])([0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2})(?:\.([0-9]{1,9}))?(Z|[-+][0-9]{2}:[0-9]{2})?)?\Z"
+)
+"""Times that go-yaml v3 reads; with a `T` they have a zone, with a blank none."""
 YES, NO = (True, "yes", "on", "y"), (False, "no", "off", "n")
 """What Compose takes for a boolean where it needs one."""
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -58,6 +69,56 @@ class _BoundedLoader(_Base):  # type: ignore[misc]  # Any: which class it is dep
             message = str(error)
         raise InvalidYaml([_YamlFault(node.start_mark.line + 1, f"{message}: quote it if it is text")])
 
+    def number_of_compose(self, node: Any) -> str:
+        """Construct a text that Compose reads as a decimal number."""
+        text = str(self.construct_scalar(node))
+        with contextlib.suppress(ValueError):
+            return ComposeText.of(text, text_of(finite(text.replace("_", ""))))
+        return text
+
+    def time_of_compose(self, node: Any) -> str:
+        """Construct a text that Compose reads as a time."""
+        text = str(self.construct_scalar(node))
+        found = _COMPOSE_TIME.match(text)
+        assert found is not None  # noqa: S101 - it is the resolver's
+        day, sign, clock, fraction, zone = found.groups()
+        if (zone is None) == (sign in {"T", "t"}):
+            return text
+        year, month, date = map(int, day.split("-"))
+        hour, minute, second = map(int, (clock or "0:0:0").split(":"))
+        try:
+            moment = datetime(year, month, date, hour, minute, second, tzinfo=UTC)
+            end = _go_zone(moment, zone)
+        except (ValueError, OverflowError, OSError):  # no day of the calendar, or one beyond what Python counts
+            return text
+        seconds = f"{moment:%S}.{fraction or ''}".rstrip("0").rstrip(".") if fraction else f"{moment:%S}"
+        return ComposeText.of(text, f"{year:04}-{moment:%m-%d %H:%M}:{seconds} {end}")
+
+
+class ComposeText(str):
+    """A text that Compose reads as a number or a time, and writes otherwise where it needs text."""
+
+    __slots__ = ("composed",)
+    composed: str
+    """What Compose makes of it: `8` of `08`."""
+
+    @classmethod
+    def of(cls, text: str, composed: str) -> ComposeText:
+        """Return the text as it is written in the file."""
+        value = cls(text)
+        value.composed = composed
+        return value
+
+
+def _go_zone(moment: datetime, zone: str | None) -> str:
+    """Return the end of a time as Go writes it: the zone's name is this machine's where its offset is the same."""
+    if zone is None or zone == "Z":
+        return "+0000 UTC"
+    hours, minutes = (int(zone[0] + part) for part in zone[1:].split(":"))
+    offset = timedelta(hours=hours, minutes=minutes)
+    local, sign = (moment - offset).astimezone(), zone.replace(":", "")
+    return f"{sign} {local.tzname() if local.utcoffset() == offset else sign}"
+
 
 def _integer(text: str) -> int:
     digits = text.lstrip("+-").lower()
@@ -69,6 +130,7 @@ for _kind in ("null", "bool", "str", "seq", "map"):
     _BoundedLoader.yaml_constructors[_TAG + _kind] = yaml.SafeLoader.yaml_constructors[_TAG + _kind]
 _BoundedLoader.yaml_constructors |= {
     f"{_TAG}int": _BoundedLoader.number, f"{_TAG}float": _BoundedLoader.number,
+    "!compose-number": _BoundedLoader.number_of_compose, "!compose-time": _BoundedLoader.time_of_compose,
     None: yaml.SafeLoader.yaml_constructors[None],
 }  # fmt: skip
 for _character, _resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items():
@@ -79,6 +141,7 @@ for _character in "tTfF":
 for _character in "+-.0123456789":
     _BoundedLoader.yaml_implicit_resolvers.setdefault(_character, []).extend([
         (f"{_TAG}int", _INTEGER), (f"{_TAG}float", _FLOAT),
+        ("!compose-number", _COMPOSE_NUMBER), ("!compose-time", _COMPOSE_TIME),
     ])  # fmt: skip
 
 
@@ -237,10 +300,16 @@ def mapping_or_empty(value: object) -> dict[str, Any]:
 
 
 def text_of(value: str | float) -> str:
-    """Return a scalar as Compose writes it where it needs text: `1.0` is `1`, and `True` is `true`."""
+    """Return a scalar as Compose writes it where it needs text: `1.0` is `1`, `1e6` `1e+06`, `True` `true`."""
     if isinstance(value, str):
-        return value
-    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
+        return value.composed if isinstance(value, ComposeText) else value
+    if not isinstance(value, float):
+        return str(value).lower()
+    digits = Decimal(repr(value)).normalize()
+    if not digits or -4 <= digits.adjusted() < 6:  # noqa: PLR2004 - Go's strconv.FormatFloat, "g", shortest
+        return f"{digits:f}"
+    mantissa = f"{digits.scaleb(-digits.adjusted()):f}"
+    return f"{mantissa}e{digits.adjusted():+03d}"
 
 
 def amount(value: object) -> float | None:

@@ -235,6 +235,8 @@ class _ComposeReader:
             pairs = {name: value if sign else None for name, sign, value in (str(one).partition("=") for one in told)}
         env, secrets = dict[str, str](), dict[str, str]()
         for name, value in pairs.items():
+            if type(name) is not str:
+                self._refuse(("environment",), f"has a key {str(name)[:40]!r}, which is no text. Quote it")
             whole = _WHOLE.fullmatch(str(value))
             if value is None or whole:
                 secrets[str(name)] = f"env:{whole[1] if whole else name}"

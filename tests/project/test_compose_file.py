@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ohsandbox.errors import UsageError
+from ohsandbox.evaluation.formats.compose import collapse
+from ohsandbox.evaluation.formats.problems import InvalidTask
 from ohsandbox.project.compose_file import ProjectServices, services_of_compose
 from ohsandbox.project.project_file import find_project
 from ohsandbox.runtime.build_options import Build
@@ -77,6 +81,44 @@ def test_scalars_become_the_texts_that_compose_writes(tmp_path: Path) -> None:
     assert service.env == {
         "A": "yes", "B": "off", "C": "true", "D": "1", "E": "1000", "F": "8", "G": "1.1", "NO": "y", "H": "1.0"
     }  # fmt: skip
+
+
+SCALARS = """
+08 09 0_8 -08 +08 010 0o10 -0o10 0O17 0o8 0x1F -0x1F 0x_1 0xg 0b101 0b2 007 0123456789 00 -0 1_000 1__0 1_ _1
+1.0 1.50 1.10 .5 5. +1.5 -0.0 08.5 1_0.5 3.14159265358979 123456.789 999999.5 999999.0 100000.0 1000000.0 1234567.5
+123456789.0 1e3 1e5 1e6 1E6 1e+06 1.5e3 1.e3 1e15 1e16 1e20 1e21 1e22 1e1_0 0.1e1 1e-4 1e-5 0.0001 0.00001 .e1 0x1p3
+9007199254740993 12345678901234567890 18446744073709551615
+2026-11-28 2026-1-8 2026-02-30 2026-11-28T10:00:00Z 2026-11-28t1:2:3.120Z 2001-12-14t21:59:43.10-05:00
+2001-12-14T21:59:43+05:45 2026-11-28T10:00:00 2026-11-28_10:00 22:22 1:30:00
+yes no on off y n true True TRUE false FALSE nulL = '08' '2026-11-28' "1e6"
+""".split()  # noqa: SIM905 - as they are written
+"""Values as a Compose file has them, without a blank."""
+
+
+@pytest.mark.docker
+def test_each_scalar_is_what_docker_compose_makes_of_it(tmp_path: Path) -> None:
+    scalars = [*SCALARS, "2026-11-28 10:00:00", "2026-11-28 1:2:3.5"]
+    environment = "".join(f"      V{number}: {scalar}\n" for number, scalar in enumerate(scalars))
+    text = f"services:\n  a:\n    image: x\n    environment:\n{environment}"
+    (service,), _ = read(tmp_path, text)
+    collapsed = collapse(tmp_path / "compose.yaml", tmp_path, known={}, ignored_volumes=frozenset())
+    (tmp_path / "config.yaml").write_text(text)
+    argv = ["docker", "compose", "-f", str(tmp_path / "config.yaml"), "config", "--format", "json"]
+    config = json.loads(subprocess.run(argv, check=True, capture_output=True, timeout=60).stdout)
+    values = config["services"]["a"]["environment"]
+    of_compose = {scalar: values[f"V{number}"] for number, scalar in enumerate(scalars)}
+    for env in (service.env, collapsed.service.env):
+        assert {scalar: env[f"V{number}"] for number, scalar in enumerate(scalars)} == of_compose
+
+
+@pytest.mark.parametrize("key", ["null", "~", "08", "1.5", "true", "2026-11-28"])
+def test_a_variable_whose_name_is_no_text_is_refused_as_compose_refuses_it(tmp_path: Path, key: str) -> None:
+    text = f"services:\n  a:\n    image: x\n    environment:\n      {key}: v\n"
+    with pytest.raises(UsageError, match=r"line 4: services.a.environment has a key .*, which is no text. Quote it"):
+        read(tmp_path, text)
+    (tmp_path / "task.yaml").write_text(text)
+    with pytest.raises(InvalidTask, match="is no text: quote it"):
+        collapse(tmp_path / "task.yaml", tmp_path, known={}, ignored_volumes=frozenset())
 
 
 def test_only_those_that_are_named_and_what_they_need(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ class _ServiceReader:
 
     def _environment(self, declared: Any) -> dict[str, str]:
         if isinstance(declared, dict):
-            pairs = {str(name): value for name, value in declared.items()}
+            pairs = declared
         elif isinstance(declared, list) and all(isinstance(item, str) for item in declared):
             pairs = {name: value if sign else None for name, sign, value in (item.partition("=") for item in declared)}
         else:
@@ -190,6 +190,9 @@ class _ServiceReader:
             return {}
         environment = {}
         for name, value in pairs.items():
+            if type(name) is not str:
+                self._refuse(("environment",), f"key {str(name)[:60]!r} is no text: quote it")
+                return {}
             # as Compose has it, a name without a value takes the one of this machine, if it is set here
             text = os.environ.get(name) if value is None else self._text("environment", value)
             if text is not None:
