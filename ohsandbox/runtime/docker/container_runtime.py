@@ -372,6 +372,13 @@ class ContainerRuntime(Runtime):
             target.end_processes()
         self._network.restart()
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Context in which the sandbox and its services are paused, as far as the engine can."""
+        target = self._require_sandbox()
+        with target.container.paused(), contextlib.nullcontext() if target.pod is None else target.pod.paused():
+            yield
+
     def _ends_all_from_inside(self, target: Sandbox) -> bool:
         """Kill them by a worker's call, in 0.2 ms; return whether that worked. kill(2) with -1 spares the caller."""
         if target.config is None or not target.config.capabilities:

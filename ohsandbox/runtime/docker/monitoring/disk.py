@@ -2,7 +2,8 @@
 
 A resource limit bounds the size of one file; only some storage drivers bound the root file system. So a monitor checks
 the free space, more often when little is left. Below the minimum (the floor) it kills the processes whose written bytes
-have grown, and stops the services that hold such processes; each sandbox monitors only what belongs to it. A check
+have grown, and stops the services that hold such processes; each sandbox monitors only what belongs to it. Where a
+disk fills and no process is charged with it, the sandbox is paused for a moment to see whether it is the cause. A check
 costs one statvfs (2 us) for a disk on this machine, otherwise one line of shell in the sandbox.
 """
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.docker.container import Container
     from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.monitoring.pause_trial import PauseTrial
     from ohsandbox.runtime.docker.monitoring.service_writes import Services
     from ohsandbox.runtime.docker.runtime import DockerRuntime
 
@@ -205,6 +207,9 @@ class DiskMonitor:
         self._rounds = 0
         """Number of killing rounds, each within _ROUNDS_LAST_S of the one before."""
         self._killed_at = 0.0
+        self._unseen_falls = 0
+        """Number of consecutive checks in which a disk filled further, and no process was seen to write to it."""
+        self._trial: PauseTrial | None = None
         self.kills = 0
         """Number of times that processes were killed."""
 
@@ -236,7 +241,7 @@ class DiskMonitor:
             if (short := shortage(space, self._least)) is not None:
                 of_files = space.free_bytes >= floor_bytes(space, self._least)
                 remaining = space.free_files if of_files else space.free_bytes
-                writes = self._act(f"{file_system.name} {short}", (file_system.name, of_files), remaining)
+                writes = self._act(f"{file_system.name} {short}", file_system, remaining, of_files=of_files)
                 return SHORTEST_S if writes else _ALERT_S
             left_s = min(left_s, (space.free_bytes - floor_bytes(space, self._least)) / _FASTEST_BYTES_S)
             if space.total_files:
@@ -252,11 +257,12 @@ class DiskMonitor:
             self._base, self._age = self._bytes_written(), 0
         self._age += 1
 
-    def _act(self, fact: str, resource: tuple[str, bool], remaining: int) -> bool:
+    def _act(self, fact: str, file_system: FileSystem, remaining: int, *, of_files: bool) -> bool:
         """Act once below the floor; return whether more may be written.
 
-        resource is the file system's name, and whether its inodes are short; remaining is its free inodes or bytes.
+        of_files: whether inodes are short; remaining: the file system's free inodes or bytes.
         """
+        resource = file_system.name, of_files
         first, fell = self._low != resource, self._low == resource and self._last_free > remaining
         self._low, self._last_free = resource, remaining
         try:
@@ -267,7 +273,10 @@ class DiskMonitor:
                     self._stopped.wait(SHORTEST_S)
                 self._last = self._base
             now = self._bytes_written()
-            writers = self._writers(now, fell=fell, of_files=resource[1])
+            writers = self._writers(now, fell=fell, of_files=of_files)
+            self._unseen_falls = self._unseen_falls + 1 if fell and not writers and not of_files else 0
+            if self._unseen_falls > _PATIENT_LOOKS and file_system.near:
+                writers, now = self._unseen_writers(file_system, now)
             if writers:
                 self._stop_services(fact, {service for service, _ in writers if service})
                 self._kill(fact, [pid for service, pid in writers if not service], now)
@@ -282,6 +291,19 @@ class DiskMonitor:
                 self._sandbox.add_notice(self._sandbox.restart(failure))
             return fell
         return first or fell or bool(writers)  # within a second all inodes below the floor could be used
+
+    def _unseen_writers(
+        self, file_system: FileSystem, before: dict[Writer, ProcessWrites]
+    ) -> tuple[list[Writer], dict[Writer, ProcessWrites]]:
+        """Return whom a trial finds to fill the file system, and all processes after it; before: those before it."""
+        from ohsandbox.runtime.docker.monitoring.pause_trial import PauseTrial, busiest  # noqa: PLC0415 - rarely needed
+
+        if self._trial is None:
+            self._trial = PauseTrial(self._sandbox.paused)
+        if not self._trial.fills(file_system.ask):
+            return [], before
+        now = self._bytes_written()
+        return busiest(before, now), now
 
     def _bytes_written(self) -> dict[Writer, ProcessWrites]:
         """Read each process's written bytes as its own user: /proc/PID/io needs permission to trace."""
@@ -306,6 +328,7 @@ class DiskMonitor:
     def _writers(self, now: dict[Writer, ProcessWrites], *, fell: bool, of_files: bool) -> list[Writer]:
         """Return what to kill: processes that wrote much or keep writing, and last those with unknown writes."""
         writers, known = list[Writer](), False
+        reaped = bool(self._killed - now.keys())  # their parents are charged with their bytes now
         self._killed &= now.keys()
         for writer, process in sorted(now.items(), key=lambda item: item[1].disk_bytes is None):
             if writer in self._killed:  # already killed; a process in uninterruptible disk sleep dies later
@@ -316,7 +339,8 @@ class DiskMonitor:
             )
             hidden = fell and (process.disk_bytes is None or _more(process.call_bytes, last.call_bytes, _STEADY_BYTES))
             hidden &= not (known and writer[0])  # a service whose writes are unknown is spared while another one writes
-            self._steady[writer] = self._steady.get(writer, 0) + 1 if steady or hidden else 0
+            rises = hidden or (steady and not reaped)
+            self._steady[writer] = self._steady.get(writer, 0) + rises if steady or hidden else 0
             patience = 1 if steady else _PATIENT_LOOKS
             if _more(process.own_bytes, base.own_bytes, _ALLOWANCE_BYTES) or self._steady[writer] > patience:
                 writers.append(writer)

@@ -126,6 +126,45 @@ def test_what_uses_up_the_inodes_is_killed(inside: Callable[..., DockerRuntime])
     assert disk_space.measure(runtime.host_workspace).free_files > 100
 
 
+LINKS = """
+import os
+for directory in range(1000):
+    os.mkdir(f"d{directory}")
+    open(f"f{directory}", "w")
+    for number in range(60000):
+        os.link(f"f{directory}", f"d{directory}/{number:0250}")
+"""
+"""Makes 15 MB of directory blocks for each two inodes."""
+
+
+@needs_mounts
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"python3 -c '{LINKS}'",
+        "python3 -c 'import os\nfor number in range(400000): os.mkdir(str(number))'",
+        "mkdir d; : > f; while :; do i=$((i + 1)); ln f d/$(printf %0250d $i); done",
+    ],
+    ids=["links", "directories", "links of a shell"],
+)
+def test_what_fills_the_disk_with_directories_and_names_is_killed(
+    inside: Callable[..., DockerRuntime], volume: Callable[..., Path], command: str
+) -> None:
+    """Their blocks are charged to no process."""
+    where = volume(mib=2048, inodes=500_000)
+    floor_bytes = disk_space.measure(where).free_bytes - MIB
+    limits = SandboxLimits(free_bytes=floor_bytes)
+    runtime, other = inside(where=where, limits=limits), inside(where=where, limits=limits)
+    other.execute("(while :; do : </proc/self/status; done) & echo $! > pid; X=kept")
+    told = runtime.execute(command, timeout_s=HANG_S)
+    assert not told.timed_out
+    assert f"The disk of '{where}' has " in str(told.notice)
+    assert "killed" in str(told.notice)
+    assert disk_space.measure(where).free_bytes > floor_bytes - 1024 * MIB
+    assert other.execute('kill -0 "$(cat pid)" && echo $X').output == "kept\n"
+
+
 @needs_mounts
 @pytest.mark.docker
 def test_only_the_sandbox_that_writes_is_stopped(

@@ -108,6 +108,13 @@ FLOOR = SandboxLimits(free_bytes=300 * MIB)
 PORT = 7000
 
 
+NAMES = (
+    "mkdir /d; while [ $((i=i+1)) -lt 1000 ]; do : >/d/$(printf %0250d $i); done; "
+    "while :; do cp -rl /d /d$((i=i+1)); done"
+)
+"""Makes hard links: 260 kB of directory for one inode."""
+
+
 def writer(name: str, then: str, **options: Any) -> Service:
     """A service that writes once somebody has connected to it."""
     script = f"nc -l -p {PORT} </dev/null >/dev/null; {then}; exec sleep 1000"
@@ -128,8 +135,9 @@ def notices_until(runtime: DockerRuntime, words: str) -> str:
         writer("store", "yes >/data/big", volumes=("/data",)),
         writer("store", "while :; do dd if=/dev/zero of=/big$((i=i+1)) bs=1M count=8 2>/dev/null; done"),
         writer("store", "mkdir /d; while :; do : >/d/$((i=i+1)); done"),
+        writer("store", NAMES),
     ],
-    ids=["volume", "layer", "inodes"],
+    ids=["volume", "layer", "inodes", "names"],
 )
 def test_a_service_that_fills_the_engines_disk_is_stopped_and_named_in_the_next_result(
     private: PrivateEngine, service: Service
