@@ -15,6 +15,7 @@ from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime import disk_space
 from ohsandbox.runtime.docker.config.container_config import GIB, MIB, SandboxLimits
 from ohsandbox.runtime.docker.monitoring import disk
+from ohsandbox.runtime.docker.monitoring.process_writes import ProcessWrites
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -235,6 +236,19 @@ def test_another_users_writer_is_found_and_killed_through_its_own_user(sandbox: 
         assert time.monotonic() < deadline
     assert "(" in notices + str(told.notice) + str(runtime.execute("true").notice)
     assert watch.kills
+
+
+def test_a_shell_that_is_charged_with_one_killed_child_after_another_is_spared() -> None:
+    watch = disk.DiskMonitor([], None, least=None)  # type: ignore[arg-type]  # it kills nothing here
+    watch._killed = {("", 2), ("", 3)}
+
+    def writers(shell_mib: int, *children: int) -> list[disk.Writer]:
+        shell = ProcessWrites(0, shell_mib * MIB, 0, 0, "0:0", "bash")
+        child = ProcessWrites(100 * MIB, 100 * MIB, 0, 0, "0:0", "dd")
+        return watch._writers({("", 1): shell} | {("", pid): child for pid in children}, fell=True, of_files=False)
+
+    assert [writers(100, 3), writers(200)] == [[], []]
+    assert [writers(201), writers(202)] == [[], [("", 1)]]  # it goes on with no child that was killed
 
 
 @pytest.mark.docker
