@@ -154,6 +154,7 @@ def scan_log(lines: Iterable[bytes], *, path: Path, take: Callable[[SDKEvent], N
     changed after it was written: that is damage. The events before it are taken.
 
     Raises:
+        LogCorruptError: take has failed at an event whose fields are not of their type.
         UsageError: a newer version wrote the log.
     """
     offset = blank = seq = 0
@@ -169,10 +170,35 @@ def scan_log(lines: Iterable[bytes], *, path: Path, take: Callable[[SDKEvent], N
             event = _decode_line(line, seq=seq, blobs=blobs)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             return _scan_result(line, stream, Scan(seq, offset + blank, len(line), str(error), 0))
-        take(event)
+        try:
+            take(event)
+        except Exception as error:
+            refuse_malformed(event, path, error)
+            raise
         offset, blank = offset + blank + len(line), 0
         seq += 1
     return Scan(seq, offset, 0, None, 0)
+
+
+def refuse_malformed(event: SDKEvent, path: Path, error: Exception) -> None:
+    """Pass unless an event's fields, which its checksum vouches for, explain an error of whoever has read them.
+
+    Checking each event while a log is read would take more time than the reading; see `events.event.unchecked`.
+
+    Raises:
+        LogCorruptError: they are not of their type: another program wrote the record.
+    """
+    try:
+        SDKEvent.model_validate(event.model_dump())
+    except (ValidationError, RecursionError) as reason:
+        fault = "nested too deep"
+        if isinstance(reason, ValidationError):
+            first = reason.errors(include_url=False, include_input=False)[0]
+            fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise LogCorruptError(
+            f"Log {str(path)!r} holds an event that ohsandbox did not write, record {event.seq} ({event.type[:40]!r}): "
+            f"{fault}. Start a new conversation."
+        ) from error
 
 
 def _scan_result(bad: bytes, stream: Iterable[bytes], found: Scan) -> Scan:

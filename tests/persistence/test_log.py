@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 import zlib
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -19,6 +19,7 @@ import pytest
 from ohsandbox import events
 from ohsandbox.errors import ConversationOpenError, LogCorruptError, UsageError
 from ohsandbox.events import SDKEvent
+from ohsandbox.events.event import unchecked
 from ohsandbox.persistence import (
     LOG_NAME,
     EventLog,
@@ -27,6 +28,7 @@ from ohsandbox.persistence import (
     encode_record,
     read_events,
     repair_log,
+    stream_events,
 )
 from ohsandbox.persistence.blobs import Blobs
 from ohsandbox.persistence.records import decode_record
@@ -437,3 +439,29 @@ def test_a_torn_record_after_a_blank_line_is_cut_and_damage_is_damage(tmp_path: 
     path.write_bytes(whole + b"\nx\n")
     with pytest.raises(LogCorruptError, match=f"byte {len(whole) + 1}, record 2"):
         read_events(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("event_type", "data", "read"),
+    [
+        ("user_message", {"content": 7}, lambda event: event.data["content"].strip()),
+        ("status_update", {}, lambda event: event.data["status"]),
+        ("checkpoint", {"id": "i", "label": "", "workspace": "x"}, lambda event: event.data["workspace"].get("path")),
+    ],
+)
+def test_fields_of_another_type_below_a_right_checksum_are_told_of(
+    event_type: str, data: dict[str, object], read: Callable[[SDKEvent], object], tmp_path: Path
+) -> None:
+    event = unchecked(event_type, ts=datetime.now(UTC), conversation_id="c", seq=0, data=data)
+    (tmp_path / LOG_NAME).write_bytes(encode_record(event, None))
+    with pytest.raises(LogCorruptError, match=rf"did not write, record 0 \('{event_type}'\): data"):
+        stream_events(tmp_path, read)
+    with pytest.raises(LogCorruptError):
+        EventLog(tmp_path, conversation_id="c", take=read)
+
+
+def test_an_error_of_whoever_reads_a_sound_event_stays_theirs(tmp_path: Path) -> None:
+    with EventLog(tmp_path, conversation_id="c") as log:
+        log.append(events.user_message("hi"))
+    with pytest.raises(KeyError, match="theirs"):
+        stream_events(tmp_path, lambda event: event.data["theirs"])
