@@ -450,7 +450,7 @@ def test_a_torn_record_after_a_blank_line_is_cut_and_damage_is_damage(tmp_path: 
     ],
 )
 def test_fields_of_another_type_below_a_right_checksum_are_told_of(
-    event_type: str, data: dict[str, object], read: Callable[[SDKEvent], object], tmp_path: Path
+    event_type: str, data: dict[str, object], read: Callable[[SDKEvent], None], tmp_path: Path
 ) -> None:
     event = unchecked(event_type, ts=datetime.now(UTC), conversation_id="c", seq=0, data=data)
     (tmp_path / LOG_NAME).write_bytes(encode_record(event, None))
