@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import math
+import logging
 import os
 import signal
 import tarfile
@@ -17,8 +17,8 @@ import tempfile
 import threading
 import time
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.agents import EvaluatedAgent
     from ohsandbox.evaluation.trial import TrialSpec
 
+log = logging.getLogger(__name__)
+
 _MAX_TASK_BYTES = 512 * 1024**2
 """Largest size of a task's packed files: they travel through the memory of Ray's object store."""
 _RESULT_LIMITS = TransferLimits()
@@ -51,8 +53,11 @@ on a busy machine.
 """
 _ASK_AGAIN_S = 60.0
 """Time after which a refused node is asked again: its engine may have been started since."""
-CLOSE_S = 60.0
-"""Time to close: removing a sandbox takes 0.2 s, and longer when others are removed at the same time."""
+NODE_WAIT_S = 120.0
+"""Time for which a trial waits for a node when there is none: Ray notices a dead one within a minute."""
+CLOSE_S = 8.0
+"""Time to close: removing a sandbox takes 0.2 s, and longer when others are removed at the same time. What a node has
+not removed by then, its next worker removes; a node that hangs must not hold an interrupted run."""
 
 
 _TOP = tarfile.TarInfo(".")
@@ -187,8 +192,22 @@ class _Refusal(NamedTuple):
     not_before: float
 
 
+class _Trial(NamedTuple):
+    """A trial that was submitted."""
+
+    spec: TrialSpec
+    directory: Path
+    outcome: Future[TrialResult]
+    not_after: float
+    """Time until which it waits for a node."""
+
+
 class RayExecutor:
-    """Spreads trials over the nodes of a cluster, `slots_per_node` on each at the same time."""
+    """Spreads trials over the nodes of a cluster, `slots_per_node` on each at the same time.
+
+    Ray is never called with the lock held, and its own threads, which call back at the end of a trial, only put into a
+    queue: a call into Ray may wait for them. Each node is joined in a thread of its own, since that may take JOIN_S.
+    """
 
     def __init__(
         self, slots_per_node: int, *, address: str | None = None, image_budget_bytes: int | None = None
@@ -206,10 +225,15 @@ class RayExecutor:
         self._ray: Any = ray
         self._per_node, self._image_budget_bytes = slots_per_node, image_budget_bytes
         self._nodes: dict[str, _Node] = {}
+        self._joining: set[str] = set()
         self._refused: dict[str, _Refusal] = {}
+        self._waiting: list[_Trial] = []
+        """Trials for which there is no node."""
+        self._changed = threading.Condition()
+        """Holds the lock of the four above; notified when a node was joined or refused."""
         self._packed: dict[str, Any] = {}
-        self._lock = threading.Lock()
-        self._looked_at = -math.inf
+        self._ended: SimpleQueue[tuple[_Trial, str, Future[Any]] | None] = SimpleQueue()
+        self._closed = threading.Event()
         with _signal_handlers_kept():
             try:
                 ray.init(address, log_to_driver=False, include_dashboard=False, logging_level="error")
@@ -222,90 +246,115 @@ class RayExecutor:
 
     @property
     def slots(self) -> int:
-        """Return the slots of all nodes that are alive; look for new nodes."""
-        self._look()
+        """Return the slots of all nodes that are alive."""
         return max(1, len(self._nodes)) * self._per_node
 
     def check(self) -> None:
         """See `TrialExecutor.check`: at least one node must have an engine and our version."""
         self._look()
-        if not self._nodes:
-            reasons = "; ".join(refusal.reason for refusal in self._refused.values()) or "it has no node"
-            raise EngineUnavailable(f"No node of the Ray cluster can run trials: {reasons}")
+        for work in (self._watch, self._take_results):
+            threading.Thread(target=work, name=f"ohsandbox-ray{work.__name__}", daemon=True).start()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._joining, JOIN_S + LOOK_EVERY_S)
+            if not self._nodes:
+                reasons = "; ".join(refusal.reason for refusal in self._refused.values()) or "it has no node"
+                raise EngineUnavailable(f"No node of the Ray cluster can run trials: {reasons}")
 
     def submit(self, spec: TrialSpec, directory: Path) -> Future[TrialResult]:
         """See `TrialExecutor.submit`."""
-        outcome: Future[TrialResult] = Future()
-        with self._lock:
+        trial = _Trial(spec, directory, Future(), time.monotonic() + NODE_WAIT_S)
+        self._place(trial)
+        return trial.outcome
+
+    def _place(self, trial: _Trial) -> None:
+        """Start the trial on the node that runs the fewest; without one, it waits."""
+        with self._changed:
             if not self._nodes:
-                outcome.set_result(_lost(spec, "NodeLost", "no node of the Ray cluster is alive"))
-                return outcome
+                self._waiting.append(trial)
+                return
             node_id, node = min(self._nodes.items(), key=lambda item: item[1].running)
             node.running += 1
-            packed = self._packed.get(spec.task_digest)
-            if packed is None:
-                packed = self._packed[spec.task_digest] = self._ray.put(pack(spec))
-        remote_outcome = node.actor.run.remote(spec, packed).future()
-        remote_outcome.add_done_callback(
-            partial(self._on_trial_end, spec=spec, directory=directory, node_id=node_id, outcome=outcome)
-        )
-        return outcome
+        try:
+            if (packed := self._packed.get(trial.spec.task_digest)) is None:
+                packed = self._packed[trial.spec.task_digest] = self._ray.put(pack(trial.spec))
+            remote_outcome = node.actor.run.remote(trial.spec, packed).future()
+        except BaseException as error:  # noqa: BLE001 - told to the run
+            node.running -= 1
+            trial.outcome.set_exception(error)
+            return
+        remote_outcome.add_done_callback(lambda ended: self._ended.put((trial, node_id, ended)))
 
-    def _on_trial_end(
-        self,
-        remote_outcome: Future[Any],
-        *,
-        spec: TrialSpec,
-        directory: Path,
-        node_id: str,
-        outcome: Future[TrialResult],
-    ) -> None:
-        """Handle the end of a trial; called in a thread of Ray."""
+    def _take_results(self) -> None:
+        while (ended := self._ended.get()) is not None:
+            self._finish(*ended)
+
+    def _finish(self, trial: _Trial, node_id: str, remote_outcome: Future[Any]) -> None:
+        """Handle the end of a trial."""
+        with self._changed:
+            if node_id in self._nodes:
+                self._nodes[node_id].running -= 1
         try:
             text, data = remote_outcome.result()
-            outcome.set_result(_taken(text, data, spec, directory))
+            trial.outcome.set_result(_taken(text, data, trial.spec, trial.directory))
         except self._ray.exceptions.RayTaskError as error:  # our own code failed there
-            outcome.set_exception(error.cause or error)
+            trial.outcome.set_exception(error.cause or error)
         except self._ray.exceptions.RayError as error:
-            with self._lock:
+            with self._changed:
                 self._nodes.pop(node_id, None)
-            outcome.set_result(_lost(spec, type(error).__name__, str(error).splitlines()[0]))
+            trial.outcome.set_result(_lost(trial.spec, type(error).__name__, str(error).splitlines()[0]))
         except BaseException as error:  # noqa: BLE001 - told to the run
-            outcome.set_exception(error)
-        finally:
-            with self._lock:
-                if node_id in self._nodes:
-                    self._nodes[node_id].running -= 1
+            trial.outcome.set_exception(error)
+
+    def _watch(self) -> None:
+        """Look for changes of the cluster until the end."""
+        while not self._closed.wait(LOOK_EVERY_S):
+            try:
+                self._look()
+            except Exception as error:  # noqa: BLE001 - of Ray, which may not reach its head just now
+                log.warning("The Ray cluster cannot be asked for its nodes: %s", error)
 
     def _look(self) -> None:
-        """Find nodes that joined or left the cluster."""
-        with self._lock:
-            if time.monotonic() - self._looked_at < LOOK_EVERY_S:
-                return
-            self._looked_at = time.monotonic()
-            alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+        """Find nodes that joined or left the cluster, and give up trials that have waited too long for one."""
+        alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+        now = time.monotonic()
+        with self._changed:
             for node_id in self._nodes.keys() - alive:
                 del self._nodes[node_id]
-            again = {name for name, refusal in self._refused.items() if time.monotonic() >= refusal.not_before}
-            self._join(alive - self._nodes.keys() - (self._refused.keys() - again))
+            refused = {node_id for node_id, refusal in self._refused.items() if now < refusal.not_before}
+            joining = alive - self._nodes.keys() - self._joining - refused
+            self._joining |= joining
+            given_up = [trial for trial in self._waiting if now >= trial.not_after]
+            self._waiting = [trial for trial in self._waiting if now < trial.not_after]
+        for node_id in joining:
+            threading.Thread(target=self._join, args=(node_id,), name="ohsandbox-ray-join", daemon=True).start()
+        for trial in given_up:
+            trial.outcome.set_result(_lost(trial.spec, "NodeLost", "no node of the Ray cluster is alive"))
 
-    def _join(self, node_ids: set[str]) -> None:
-        """Start a worker on each node, all at once, and accept those whose worker reports that trials can run."""
-        deadline = time.monotonic() + JOIN_S
-        checks = [(node_id, actor, actor.check.remote()) for node_id in node_ids for actor in [self._worker(node_id)]]
-        for node_id, actor, answer in checks:
-            try:
-                version, fault = self._ray.get(answer, timeout=max(0.0, deadline - time.monotonic()))
-            except self._ray.exceptions.RayError as error:
-                fault, version = str(error).splitlines()[0], __version__
-            if version != __version__:
-                fault = f"it has ohsandbox {version}, and this machine {__version__}"
+    def _join(self, node_id: str) -> None:
+        """Start a worker on the node, and accept it if the worker reports that trials can run."""
+        actor = None
+        try:
+            actor = self._worker(node_id)
+            version, fault = self._ray.get(actor.check.remote(), timeout=JOIN_S)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - of Ray: a dead node taken for alive, or `shutdown`
+            if self._closed.is_set():
+                return
+            fault, version = next(iter(str(error).splitlines()), type(error).__name__), __version__
+        if version != __version__:
+            fault = f"it has ohsandbox {version}, and this machine {__version__}"
+        if fault is not None and actor is not None:
+            self._ray.kill(actor)
+        with self._changed:
+            self._joining.discard(node_id)
             if fault is None:
                 self._refused.pop(node_id, None)
                 self._nodes[node_id] = _Node(actor)
             else:
-                self._ray.kill(actor)
                 self._refused[node_id] = _Refusal(f"node {node_id[:12]}: {fault}", time.monotonic() + _ASK_AGAIN_S)
+            waiting, self._waiting = self._waiting, []
+            self._changed.notify_all()
+        for trial in waiting:
+            self._place(trial)
 
     def _worker(self, node_id: str) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 - an extra that may be missing, and slow
@@ -322,11 +371,14 @@ class RayExecutor:
 
     def close(self) -> None:
         """See `TrialExecutor.close`; also leave the cluster."""
-        with self._lock:
-            closing = [node.actor.close.remote() for node in self._nodes.values()]
+        self._closed.set()
+        with self._changed:
+            actors = [node.actor for node in self._nodes.values()]
             self._nodes.clear()
+        closing = [actor.close.remote() for actor in actors]
         self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S) if closing else None
         self._ray.shutdown()
+        self._ended.put(None)
 
 
 def _taken(text: str, data: bytes, spec: TrialSpec, directory: Path) -> TrialResult:

@@ -46,20 +46,14 @@ pytestmark = [
 ]
 
 
-NOTICED_SOON = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500} | {
-    "health_check_timeout_ms": 1000, "health_check_failure_threshold": 4,
-}  # fmt: skip
-"""A dead node is noticed in seconds; Ray's own settings take a minute."""
-
-
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A head and a second node."""
+    """A head and a second node, with Ray's own settings."""
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     from ray.cluster_utils import Cluster  # noqa: PLC0415 - slow
 
     node = {"num_cpus": 1, "object_store_memory": 100 * 1024**2}
-    made = Cluster(initialize_head=True, head_node_args=node | {"_system_config": NOTICED_SOON})
+    made = Cluster(initialize_head=True, head_node_args=node)
     made.add_node(**node)
     yield made
     made.shutdown()
@@ -101,6 +95,31 @@ def test_a_node_that_dies_loses_nothing_and_the_results_are_those_of_one_machine
     assert one.model_dump(include=same) == results["task-0", 1].model_dump(include=same)  # type: ignore[index] # a key
     # those of the dead node were removed by the start of the next run
     assert list_sandboxes(labels={"eval": run.record.run_id}) == []
+
+
+def test_nodes_that_come_and_go_beside_short_trials_hang_nothing(cluster: Any, tmp_path: Path) -> None:
+    from ohsandbox.evaluation.ray_executor import RayExecutor  # noqa: PLC0415 - as above
+
+    for number in range(24):
+        write_task(tmp_path / "tasks" / f"task-{number}", solution="sleep 0.3; echo 42 >/tmp/answer")
+    second = cluster.list_all_nodes()[1]
+    ended = 0
+
+    def tell(event: RunEvent) -> None:
+        nonlocal ended
+        if isinstance(event, TrialEnded):
+            ended += 1
+            if ended == 3:
+                cluster.add_node(num_cpus=1, object_store_memory=100 * 1024**2)
+            elif ended == 9:
+                cluster.remove_node(second, allow_graceful=False)
+
+    executor = RayExecutor(2, address=cluster.address)
+    executor.check()
+    tasks = load_tasks(tmp_path / "tasks").tasks
+    results = Run(RunPlan(tasks, OracleAgent()), tmp_path / "out", executor=executor, tell=tell)()
+    assert ended == 24
+    assert [one.outcome for one in results.values()] == ["pass"] * 24
 
 
 def test_agents_travel() -> None:
@@ -197,25 +216,23 @@ class TwoNodes:
 
     def __init__(self) -> None:
         self.answers: dict[str, list[str | None]] = {"a": ["no engine", None], "b": [None]}
-        self.told: list[str] = []
+        self.both_asked = threading.Barrier(2, timeout=30)
+        self.killed: list[object] = []
 
     def nodes(self) -> list[dict[str, Any]]:
         return [{"NodeID": name, "Alive": True} for name in self.answers]
 
     def worker(self, name: str) -> Any:
-        def ask() -> str:
-            self.told.append(f"ask {name}")
-            return name
-
-        return SimpleNamespace(check=SimpleNamespace(remote=ask))
+        return SimpleNamespace(check=SimpleNamespace(remote=lambda: name))
 
     def get(self, name: str, timeout: float) -> tuple[str, str | None]:
         assert timeout > 0
-        self.told.append(f"answer {name}")
+        if len(self.answers) == 2:
+            self.both_asked.wait()
         return __version__, self.answers[name].pop(0)
 
-    def kill(self, _actor: object) -> None:
-        self.told.append("kill")
+    def kill(self, actor: object) -> None:
+        self.killed.append(actor)
 
 
 def test_nodes_are_asked_at_once_and_a_refused_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,13 +241,20 @@ def test_nodes_are_asked_at_once_and_a_refused_one_again(monkeypatch: pytest.Mon
     from ohsandbox.evaluation import ray_executor  # noqa: PLC0415 - as above
 
     monkeypatch.setattr(ray, "init", lambda *_, **__: None)
-    monkeypatch.setattr(ray_executor, "LOOK_EVERY_S", 0.0)
     executor, cluster = ray_executor.RayExecutor(2), TwoNodes()
     monkeypatch.setattr(executor, "_ray", cluster)
     monkeypatch.setattr(executor, "_worker", cluster.worker)
-    assert executor.slots == 2
-    assert {one.partition(" ")[0] for one in cluster.told[:2]} == {"ask"}
-    assert cluster.told.count("kill") == 1
-    assert executor.slots == 2, "it was refused a moment ago"
+
+    def look() -> int:
+        executor._look()
+        with executor._changed:
+            assert executor._changed.wait_for(lambda: not executor._joining, 30)
+        return executor.slots
+
+    assert look() == 2
+    assert len(cluster.killed) == 1
+    assert look() == 2, "it was refused a moment ago"
     executor._refused = {name: one._replace(not_before=0.0) for name, one in executor._refused.items()}
-    assert executor.slots == 4
+    del cluster.answers["b"]
+    assert look() == 2, "the other has left"
+    assert executor._nodes.keys() == {"a"}
