@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 import warnings
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.conversation.approvals.rules import Finding, quoted
@@ -61,6 +62,11 @@ _FINDS_PATHS = frozenset(
 )
 """Names by which code gets a path that is no constant of it."""
 
+_PATH_KEYWORDS = frozenset(
+    {"file", "filename", "files", "name", "path", "src", "dst", "dir", "target", "old", "new", "fp"}
+)
+_KNOWN_NAMES = HARMLESS_CALLS | sys.stdlib_module_names | {"Path", "PurePath", "PosixPath"}
+_COMMAND_KEYWORDS = frozenset({"args", "argv", "cmd", "command", "executable", "file", "path"})
 _OUTSIDE = re.compile(r"(?:~|/(?:root|home|Users|etc|usr|var|opt|s?bin|lib|boot|srv|proc|sys|dev)(?:/|$))\S*")
 _PATHS = frozenset({"Path", "PurePath", "PosixPath"})
 _EVALUATING_MODULES = frozenset({"pickle", "marshal", "dill", "cloudpickle", "shelve", "joblib"})
@@ -164,6 +170,15 @@ class _PythonReader:
         self._called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
         definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
         self._defined = {node.name for node in nodes if isinstance(node, definitions)}
+        bound = Counter(getattr(node, "id", getattr(node, "arg", "")) for node in nodes if _binds(node))
+        named = [
+            (node.targets[0].id, _path(node.value))
+            for node in nodes
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        ]
+        self._paths = {name: path for name, path in named if path is not None and bound[name] == 1}
+        """Variables that hold one constant path."""
+        self._bound = frozenset(bound)
         self._computes_path = False
         """Whether it writes or deletes a file of which no constant is the path."""
         self._outside: set[str] = set()
@@ -190,7 +205,11 @@ class _PythonReader:
     def finish(self) -> None:
         """Add what only the whole code shows: that a path which it computes may be outside the workspace."""
         if self._computes_path and self._outside:
-            self.texts += [f": > {shlex.quote(path)}" for path in sorted(self._outside) if path not in _FINDS_PATHS]
+            self.texts += [
+                f": > {shlex.quote(path)}"
+                for path in sorted(self._outside)
+                if path not in _FINDS_PATHS and path[0] != "$"
+            ]
             self.findings.append(Finding("MEDIUM", "Writes or deletes a file whose path it computes."))
 
     def _constant(self, text: str) -> None:
@@ -206,9 +225,14 @@ class _PythonReader:
     def _writes_to(self, *targets: ast.AST | None) -> None:
         """Note paths that are written or deleted."""
         for target in filter(None, targets):
-            path = _path(target)
+            path = self._paths.get(target.id) if isinstance(target, ast.Name) else _path(target)
+            if isinstance(target, ast.Constant) and path is None:
+                continue
             if path is None:
                 self._computes_path = True
+                used = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+                if unknown := used - self._bound - _KNOWN_NAMES:
+                    self._outside.add(f"${min(unknown)}")
             elif not re.search(r"\s", path):
                 self.texts.append(f": > {shlex.quote(path)}")
 
@@ -263,26 +287,28 @@ class _PythonReader:
 
     def _file_call(self, node: ast.Call, name: str, base: str) -> None:
         """A call that writes or deletes files."""
-        keywords = {keyword.arg: keyword.value for keyword in node.keywords}
-        given = [*node.args[:2], *(keywords.get(key) for key in ("src", "dst", "path", "file", "files", "dir"))]
-        first = next((argument for argument in given if argument is not None), None)
+        named = [keyword.value for keyword in node.keywords if keyword.arg is None or _path(keyword.value) is not None]
+        given = [*node.args[:2], *named, *(word.value for word in node.keywords if word.arg in _PATH_KEYWORDS)]
         owner = getattr(node.func, "value", None)
-        if name in _DELETES_TREE and first is not None and (path := _path(first)) is not None:
-            self.texts.append(f"rm -r {shlex.quote(path)}")
-        elif name in _OPENS and _is_path(owner):
-            self._writes_to(owner if _writes(node, mode_at=0) else None)
+        if name in _DELETES_TREE:
+            self.texts += [f"rm -r {shlex.quote(path)}" for path in map(_path, given) if path is not None]
+            self._writes_to(*given[:1])
         elif name in _OPENS:
-            self._writes_to(first if _writes(node, mode_at=1) else None)
-        elif (name == "input" and "inplace" in keywords) or name in _DELETES_TREE:
-            self._writes_to(first)
+            of_path = _is_path(owner)
+            targets = [owner] if of_path else [*node.args[:1], *given[len(node.args[:2]) :]]
+            self._writes_to(*targets if _writes(node, mode_at=0 if of_path else 1) else ())
+        elif name in {"input", "FileInput"} and any(keyword.arg == "inplace" for keyword in node.keywords):
+            self._writes_to(*given)
         elif name in _MAKES_TEMPORARY:
-            self._writes_to(keywords.get("dir"))
+            self._writes_to(*named, *node.args[2:3])
         elif name in _DELETES and (base in {"os", "shutil"} or (base == "" and name != "replace")):
             self._writes_to(*given)
         elif name in _DELETES:
             is_file = name not in {"replace", "remove", "copy", "move"} or _is_path(owner)  # of lists and texts, too
             self._writes_to(
-                owner if is_file else None, *(argument for argument in node.args[:1] if _path(argument) is not None)
+                owner if is_file else None,
+                *named,
+                *(argument for argument in node.args[:1] if _path(argument) is not None),
             )
 
     def _unknown_call(self, node: ast.Call, name: str) -> None:
@@ -298,7 +324,7 @@ class _PythonReader:
         before = len(self.texts)
         for argument in [
             *node.args[:2],
-            *(keyword.value for keyword in node.keywords if keyword.arg in {"args", "cmd"}),
+            *(keyword.value for keyword in node.keywords if keyword.arg in _COMMAND_KEYWORDS),
         ]:
             text = _string(argument)
             if text is not None:
@@ -336,6 +362,10 @@ def _import_findings(node: ast.Import | ast.ImportFrom) -> Iterator[Finding]:
             yield Finding("MEDIUM", f"Uses the network (module {root}).")
         elif root in sys.stdlib_module_names and root not in HARMLESS_MODULES | _NETWORK_MODULES:
             yield Finding("MEDIUM", f"The rules do not know what the module {root} is used for.")
+
+
+def _binds(node: ast.AST) -> bool:
+    return isinstance(node, ast.arg) or (isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
 
 
 def _base(node: ast.AST) -> str:
@@ -388,10 +418,6 @@ def _is_path(node: ast.AST | None) -> bool:
 def _writes(node: ast.Call, *, mode_at: int) -> bool:
     if {"O_WRONLY", "O_RDWR", "O_CREAT"} & {getattr(part, "attr", "") for part in ast.walk(node)}:
         return True
-    mode = (
-        node.args[mode_at]
-        if len(node.args) > mode_at
-        else next((each.value for each in node.keywords if each.arg == "mode"), None)
-    )
-    text = "r" if mode is None else _string(mode)
+    modes = [*node.args[mode_at : mode_at + 1], *(each.value for each in node.keywords if each.arg in {"mode", None})]
+    text = _string(modes[0]) if modes else "r"
     return text is None or bool(set(text) & set("wax+"))
