@@ -128,7 +128,7 @@ CELLS = {
     "MEDIUM": [
         "import pickle", "(((", "df.plot()\nplt.savefig('a.png')", "%timeit f(1)", "import mmap",
         "%load_ext x", "%run x", "%%perl\nx", "requests.get('http://x')", "shutil.rmtree('build')",
-        "().__class__.__bases__", "import socket", "!npx x", "%pip install x", "from subprocess import *",
+        "().__class__.__bases__", "import socket", "!npx tsc", "%pip install x", "from subprocess import *",
         "cat x",
         "import os; os.fork()", "%rm x",
     ],

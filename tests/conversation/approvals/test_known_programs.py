@@ -16,8 +16,8 @@ KINDS = set(re.findall(r"[a-z]+", HEAD))
 
 def test_every_kind_of_the_table_is_told_in_its_head() -> None:
     operands = re.findall(r"(?m)^\S[^\n]*?\s+\(([^()]*)\)", ENTRIES)
-    used = {kind.rstrip("*?") for words in operands for kind in words.split()}
-    used |= set(re.findall(r"\s-\S+=([a-z]+)(?=\s|$)", ENTRIES))
+    used = {kind.rstrip("*?").partition(":")[0] for words in operands for kind in words.split()}
+    used |= set(re.findall(r"\s-\S+=([a-z]+)(?=[?:\s]|$)", ENTRIES))
     assert used <= KINDS, used - KINDS
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ohsandbox.conversation.approvals.rules import Finding, names, quoted
 from ohsandbox.conversation.approvals.rules.foreign_code import is_harmless
-from ohsandbox.conversation.approvals.rules.known_programs import arguments_of, usage_of
+from ohsandbox.conversation.approvals.rules.known_programs import Arguments, arguments_of, usage_of
 from ohsandbox.conversation.approvals.rules.network import DOWNLOADERS
 from ohsandbox.conversation.approvals.rules.paths import is_inside, secret_findings
 from ohsandbox.conversation.approvals.rules.programs import is_ruled, simple_findings
@@ -25,8 +25,8 @@ from ohsandbox.conversation.approvals.rules.shell_syntax import (
     parse_commands,
 )
 from ohsandbox.conversation.approvals.rules.shell_words import COMPUTED
-from ohsandbox.conversation.approvals.rules.variables import RUN_BY_SHELL, command_variables
-from ohsandbox.conversation.approvals.rules.words import read_findings, word_findings
+from ohsandbox.conversation.approvals.rules.variables import RUN_BY_SHELL, variable_arguments
+from ohsandbox.conversation.approvals.rules.words import options_findings, read_findings, word_findings
 from ohsandbox.conversation.approvals.rules.wrappers import (
     MAX_WRAPPED,
     PYTHONS,
@@ -183,8 +183,8 @@ class _Rules:
             self.note(Finding("HIGH", f"It runs more than {_MAX_WORK} commands, which the rules do not read."))
             return
         self._place_in_text(command)
-        for value in command_variables(command):
-            self.shell(value, cwd=command.cwd, depth=depth + 1)
+        variables = Arguments(None, [*variable_arguments(command)])
+        self.note(*word_findings(command, variables, workdir=self._workdir, is_guess=False))
         if command.program.startswith("python -m ") and usage_of(command.program) is None:
             module = command.program.removeprefix("python -m ")
             if usage_of(module) is not None:
@@ -213,7 +213,9 @@ class _Rules:
             self._each(hazards_in(command), depth)
             return
         self.note(*word_findings(command, arguments, workdir=self._workdir))
-        if "/" in command.path and not is_script and not _INSTALLED.match(command.path):
+        if "://" in command.path:
+            self.note(Finding("HIGH", f"Runs what it downloads: {quoted(command.path)}."))
+        elif "/" in command.path and not is_script and not _INSTALLED.match(command.path):
             self.note(Finding("MEDIUM", f"Runs {quoted(command.path)}, which is not a file of the workspace."))
         if arguments.usage is None and not is_ruled(command.program):
             self.note(Finding("MEDIUM", f"The rules do not know {quoted(command.program)}."))
@@ -236,6 +238,11 @@ class _Rules:
         if inner.command is not None:
             if len(inner.command.wrapped_by) > MAX_WRAPPED:
                 self.note(Finding("HIGH", "It has more programs that run programs than the rules read."))
+            elif inner.language == "options":
+                self.note(*simple_findings(inner.command, workdir=self._workdir))
+                self.note(*options_findings(inner.command, workdir=self._workdir))
+                for further in inner_of(inner.command):
+                    self._inner(further, inner.command, functions, depth + 1)
             else:
                 self.command(inner.command, functions, depth)
         elif any(word and word in inner.text for word in outer.computed):

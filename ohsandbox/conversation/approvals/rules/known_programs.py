@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import re
 from pathlib import Path
@@ -17,6 +18,12 @@ UNKNOWN = "unknown"
 
 FREE = frozenset({"", "text", "pattern", "number"})
 """Kinds of words that are neither paths nor code."""
+
+OPTIONS = "options:"
+"""Beginning of the kind of words that another program reads as its options; its name follows, `_` for a blank."""
+
+_OPERANDS_BY_OPTION = {"edits": "write", "removes": "removed"}
+"""Kinds of options that say what becomes of the files that are read, with the kind that these get."""
 
 _VERSION = re.compile(r"(?<=[a-z+])-?\d+(?:\.\d+)*$")
 """What follows a program's name in `python3.12` and `gcc-13`."""
@@ -44,9 +51,14 @@ class ProgramUsage(NamedTuple):
     """The program's entry, for a sub-command."""
 
     @property
+    def kinds(self) -> set[str]:
+        """The kinds of its options' values."""
+        return set(self.options.values())
+
+    @property
     def has_dangers(self) -> bool:
         """Whether one of its options writes a file, or runs something."""
-        return not set(self.options.values()) <= FREE
+        return not self.kinds <= FREE
 
 
 class Argument(NamedTuple):
@@ -89,6 +101,26 @@ def usage_of(name: str) -> ProgramUsage | None:
     return table.get(name) or table.get(_VERSION.sub("", name))
 
 
+@functools.lru_cache(1000)
+def variable_kinds(name: str) -> tuple[str, ...]:
+    """The kinds of a variable's value; none for a variable without an entry."""
+    if (usage := _table().get(f"$ {name}")) is not None:
+        return usage.operands
+    patterns = (usage for usage in _patterns() if fnmatch.fnmatchcase(name, usage.name[2:]))
+    return next((usage.operands for usage in patterns), ())
+
+
+def variables_of_kind(kind: str) -> frozenset[str]:
+    """The variables of which a value is of the kind, without those that only a pattern names."""
+    table = _table().items()
+    return frozenset(name[2:] for name, use in table if name[0] == "$" and "*" not in name and kind in use.operands)
+
+
+@functools.cache
+def _patterns() -> list[ProgramUsage]:
+    return [usage for name, usage in _table().items() if name.startswith("$ ") and "*" in name]
+
+
 def _with_hyphen(command: SimpleCommand) -> list[str]:
     """The arguments; `tar xf a` as `tar -x -f a`: each letter that takes a word takes the next one."""
     words = [*command.arguments]
@@ -121,8 +153,11 @@ class _TableReader:
             self._at += 1
             if word == "--" and not is_over:
                 is_over = True
+                if (kind := self._looked_up(word)[0]).startswith(OPTIONS):
+                    self._items.append(Argument(kind, " ".join(self._words[self._at :])))
+                    break
             elif is_over and ("=" in word or word[:1] == "-") and self._usage.operands[-1:] in {("text*",), ("goal*",)}:
-                self._items.append(Argument("flags", word))
+                self._items.append(Argument("report", word))
             elif not is_over and self._is_option(word):
                 self._option(word)
             elif self._operand(word):
@@ -131,10 +166,10 @@ class _TableReader:
         return Arguments(self._usage, self._items, self._command)
 
     def _is_option(self, word: str) -> bool:
-        if word in self._usage.options:
+        if word in self._usage.options or (word[:1] != "-" and word.partition("=")[0] in self._usage.options):
             return True
         return (word[:1] == "-" and word != "-") or (
-            word[:1] == "+" and any(beginning == "+" for beginning, _ in self._usage.beginnings)
+            word[:1] in {"+", "@"} and any(beginning == word[0] for beginning, _ in self._usage.beginnings)
         )
 
     def _operand(self, word: str) -> bool:
@@ -149,13 +184,17 @@ class _TableReader:
                 self._items.append(Argument("unknown sub-command", word))
                 self._usage = self._usage._replace(operands=(f"{UNKNOWN}*",))
                 return False
-        if "command" in kinds:
-            before = kinds[: kinds.index("command")]
+            kinds = kinds[1:]
+            self._usage = self._usage._replace(operands=kinds)
+        runs = next((kind for kind in kinds if kind in {"command", "package"}), None)
+        if runs is not None:
+            before = kinds[: kinds.index(runs)]
             if "assign*" in before and _ASSIGNMENT.match(word):
                 self._items.append(Argument("assign", word))
                 return False
             if len(self._operands) >= sum(not kind.endswith("*") for kind in before):
                 self._command = tuple(self._words[self._at - 1 :])
+                self._items += [Argument(runs, word)] if runs == "package" else []
                 return True
         self._operands.append(word)
         if kinds[:1] in {("script",), ("shell*",), ("code*",)}:
@@ -172,7 +211,8 @@ class _TableReader:
             self._items.append(Argument(kind, " ".join(self._words[start : self._at]), option))
             self._at += 1
             return
-        if kind not in {"", UNKNOWN} and value is None:
+        is_optional, kind = kind.endswith("?"), kind.removesuffix("?")
+        if kind not in {"", UNKNOWN} and value is None and not is_optional:
             value = self._words[self._at] if self._at < len(self._words) else ""
             self._at += 1
         if kind == "number" and not _NUMBER.fullmatch(value or ""):
@@ -211,7 +251,13 @@ class _TableReader:
             after = len(kinds) - star - 1 if len(words) >= len(kinds) else 0
             last, more = star, [kinds[star][:-1]] * (len(words) - star - after)
             more += list(kinds[len(kinds) - after :]) if after else []
-        return (Argument(kind, word) for kind, word in zip([*kinds[:last], *more], words, strict=False))
+        changed = {item.kind for item in self._items} & set(_OPERANDS_BY_OPTION)
+        turned = (
+            {"read": _OPERANDS_BY_OPTION[min(changed)], "tree": _OPERANDS_BY_OPTION[min(changed)]} if changed else {}
+        )
+        return (
+            Argument(turned.get(kind, kind), word) for kind, word in zip([*kinds[:last], *more], words, strict=False)
+        )
 
 
 def _in_usage(word: str, usage: ProgramUsage) -> tuple[str, str | None, str] | None:

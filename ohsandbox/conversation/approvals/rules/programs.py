@@ -59,7 +59,7 @@ class Rule(NamedTuple):
 
 _REMOTE = "Works on another machine, or sends files there."
 _RUNS_TEXT = "Runs a text as a command ({name})."
-_MAY_DOWNLOAD = "Runs a package that it may download first ({name})."
+_DOWNLOADS = "Runs a package that it downloads ({name})."
 _DISCARDS_WORK = "Throws away work in the repository."
 _DISCARDS = "Throws away changes that are not committed."
 _INSTALLS = "Installs or removes software."
@@ -89,7 +89,7 @@ _RULES = (
          text=re.compile(
              r"\0-D\0?\w*(?:LAUNCHER|COMMAND|PROGRAM|EMULATOR|CLANG_TIDY|CPPCHECK|COMPILER)(?::\w+)?=[^\0]*[;\s]")),
     Rule("pdflatex xelatex lualatex latex", "MEDIUM", "Gives {name} code.", text=re.compile(r"\0\\")),
-    Rule("mvn mvnw", "MEDIUM", _MAY_DOWNLOAD, text=re.compile(r"\0(?!-)[\w.-]+:[\w.-]+:[^\0]")),
+    Rule("mvn mvnw", "MEDIUM", _DOWNLOADS, text=re.compile(r"\0(?!-)[\w.-]+:[\w.-]+:[^\0]")),
     Rule("npm pnpm yarn pip pip3 uv composer gh", "HIGH", "Leaves a setting outside of the workspace ({name}).",
          text=re.compile(r"\0(?:config|c|alias)\0(?:[^\0]*\0){0,2}(?:set|edit)\0|\A\0set\0")),
     Rule("git daemon send-email http-backend shell instaweb", "HIGH", _REMOTE),
@@ -111,8 +111,9 @@ _RULES = (
     Rule("make gmake ninja meson", "MEDIUM", _INSTALLS, words="install uninstall"),
     Rule("apk yarn", "MEDIUM", _INSTALLS, words="add del remove"),
     Rule("go", "MEDIUM", _INSTALLS, text=re.compile(r"\0(?!-)[^@\0]*@")),
-    Rule("npx bunx uvx pipx pnpx", "MEDIUM", _MAY_DOWNLOAD),
-    Rule("npm pnpm yarn", "MEDIUM", _MAY_DOWNLOAD, text=re.compile(r"\A\0(?:[^\0]*\0){0,6}(?:exec|x|dlx)\0")),
+    Rule("cpio", "HIGH", "Writes wherever the archive says.", text=re.compile(
+        r"\A(?!.*\0(?:-[a-zA-Z]*t|--list))(?=.*\0(?:-[a-zA-Z]*i|--extract))", re.DOTALL)),
+    Rule("go", "HIGH", _DOWNLOADS, text=re.compile(r"\A\0run\0(?:-[^\0]*\0){0,9}[^@\0]*@")),
 
     Rule("npm pnpm yarn cargo poetry uv flit hatch mvn mvnw gradle gradlew sbt", "HIGH", _PUBLISHES,
          words="publish deploy"),
@@ -194,7 +195,7 @@ def simple_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Finding
     if name in NETWORK:
         yield from address_findings(command)
     yield from secret_findings(" ".join(command.arguments))
-    yield from variable_findings(command, workdir=workdir)
+    yield from variable_findings(command)
     for target in command.written:
         yield from write_findings(target, command, workdir=workdir)
 
@@ -325,7 +326,7 @@ def _awk(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
         yield Finding("MEDIUM" if is_plain else "HIGH", "An awk program that may write files.")
         for target in targets:
             yield from write_findings(target, command, workdir=workdir)
-    if command.has("-f", "-l", "-i", "--file", "--include", "--load", "-e", "-E", "--exec"):
+    if re.search(r"\0(?:-[fE]|--file|--exec|(?:-i|--include)(?![\0=]?inplace\0))", _text(command)):
         yield Finding("MEDIUM", "An awk program of a file, which the rules do not read.")
 
 

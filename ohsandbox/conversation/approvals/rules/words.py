@@ -6,8 +6,14 @@ import re
 from typing import TYPE_CHECKING
 
 from ohsandbox.conversation.approvals.rules import Finding, quoted
-from ohsandbox.conversation.approvals.rules.known_programs import FREE, UNKNOWN
-from ohsandbox.conversation.approvals.rules.paths import is_home, is_inside, place_findings, secret_of_word
+from ohsandbox.conversation.approvals.rules.known_programs import (
+    FREE,
+    UNKNOWN,
+    arguments_of,
+    usage_of,
+)
+from ohsandbox.conversation.approvals.rules.paths import is_home, is_inside, is_wide, place_findings, secret_of_word
+from ohsandbox.conversation.approvals.rules.variables import RUN_BY_SHELL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,6 +24,21 @@ if TYPE_CHECKING:
 STDIN = re.compile(r"-|/dev/(?:stdin|fd/\d+|tty)|/proc/(?:self|\d+|\$\$)/fd/\d+|.*\$\(\.\.\.\).*", re.DOTALL)
 """Paths of text that comes from a command or a pipe."""
 
+_REMOTE = re.compile(
+    r"(?:git\+)?(?:https?|ftp|ssh|git)://(?!localhost\b|127\.0\.0\.1\b)|git\+\S|(?:npm|jsr|github|gitlab|bitbucket|gist):\S"
+)
+"""Addresses of what is downloaded, also the short ones of npm and Deno."""
+
+_BY_KIND = {
+    "runs": Finding("HIGH", "Lets {name} run code, or a program, that its words name: {words}."),
+    "anywhere": Finding("HIGH", "Lets {name} write wherever what it reads says, or on another machine: {words}."),
+    "download": Finding("HIGH", "Lets {name} run what it downloads: {words}."),
+    "package": Finding("MEDIUM", "Runs a package that it may download first: {words}."),
+    "asks": Finding("MEDIUM", "The rules do not judge {words} of {name}."),
+    "sets": Finding("HIGH", "Sets {words}, by which other programs run code unasked."),
+}
+"""Findings that need no more than the kind of a word."""
+
 _CODE = re.compile(r"[;|&`!<>{}\n\\]|\$\(|\w\s{0,3}\(|^\+\S|\w\s{1,3}/")
 """Text that may be code of some language, a shell command with a path, or an editor's command."""
 
@@ -26,11 +47,6 @@ _EVALUATES = re.compile(
     r"invoke|require|run|pre|post|init|expr|ex|startup|on-\w+)(?:-\w+){0,4}(?:[=:]|$)|-[a-zA-Z]*[ecE]$"
 )
 """Options whose name says that their value is run."""
-
-_NAMES_TOOL = re.compile(
-    r"(?:^|[\s,])(?:--?)?(?:extld|extar|linker|plugin|toolexec|wrapper|codegen-backend)(?:[\s,=]|$)"
-)
-"""Options of compilers and linkers that name a program, or a library that is loaded."""
 
 _PLAIN_VALUE = re.compile(r"[\w./-]*\.\w+|\d[\d.]*")
 """A file's name or a number, as in `-c settings.toml`."""
@@ -78,29 +94,55 @@ def _usage_findings(command: SimpleCommand, arguments: Arguments, *, workdir: st
 
 def _known(item: Argument, command: SimpleCommand, arguments: Arguments, *, workdir: str) -> Iterator[Finding]:
     name = command.program if arguments.usage is None else arguments.usage.name
-    if item.kind == "runs":
-        words = f"{item.option} {item.text}".strip()
-        yield Finding("HIGH", f"Lets {name} run code, or a program, that its words name: {quoted(words)}.")
-    elif (item.kind == "asks" and item.option) or (item.kind == "plugin" and not item.text.startswith("no:")):
-        yield Finding("MEDIUM", f"The rules do not judge {quoted(item.option or item.text)} of {name}.")
-    elif item.kind == "assign" and item.option.startswith("-") and "=-" in item.text:
-        yield Finding("MEDIUM", f"The rules do not judge {quoted(item.text)} of {name}.")
-    elif item.kind == "flags":
-        yield from _flags(item.text, name, command, workdir=workdir)
-    elif path := _written(item, arguments, command):
-        yield from write_findings(path, command, workdir=workdir)
-    elif item.kind == "project" or (item.kind == "script" and item.text != "-"):
+    name = item.option if item.option.startswith("$") else name
+    kind = _closer_kind(item)
+    if kind in _BY_KIND:
+        words = quoted(f"{item.option} {item.text}".strip())
+        yield _BY_KIND[kind]._replace(what=_BY_KIND[kind].what.format(name=name, words=words))
+    elif kind == "removed" and is_wide(command.full(item.text), workdir=workdir):
+        yield Finding("HIGH", f"Deletes {quoted(item.text)}, which is more than the workspace's own files.")
+    elif paths := _written(item, arguments, command):
+        for path in paths:
+            yield from write_findings(path, command, workdir=workdir)
+    elif kind == "project" or (kind == "script" and item.text != "-"):
         yield from _project(item, name, command, workdir=workdir)
-    elif item.kind == "tree" and is_home(item.text) and _reads_tree(command):
+    elif kind == "tree" and is_home(item.text) and _reads_tree(command):
         yield Finding("HIGH", f"Reads all of {quoted(item.text)}, keys and passwords included.")
 
 
-def _flags(text: str, name: str, command: SimpleCommand, *, workdir: str) -> Iterator[Finding]:
-    if _NAMES_TOOL.search(text):
-        yield Finding("HIGH", f"Has {name} tell another program to run one: {quoted(text)}.")
-    for word in re.split(r"[\s,=]+", text):
-        if word.startswith(("/", "~", "..")):
-            yield from write_findings(word, command, workdir=workdir)
+def _closer_kind(item: Argument) -> str:
+    """The kind of an argument, by its text where that decides."""
+    kind, text = item.kind, item.text
+    is_remote = _REMOTE.match(text) is not None
+    is_download = (
+        (kind == "package" and usage_of(re.sub(r"(?<=.)@.*", "", text)) is None)
+        or (kind in {"project", "script"} and (is_remote or "://" in text))
+        or (kind == "asks" and is_remote and not item.option)
+    )
+    if is_download:
+        return "download"
+    if kind == "tool" and re.search(r"[\s/$]", text):
+        return "runs"
+    if kind == "archive" and re.match(r"[^/]+:", text):
+        return "anywhere"
+    if kind == "asks" and not item.option:
+        return ""
+    if (kind == "plugin" and not text.startswith("no:")) or (
+        kind == "assign" and item.option[:1] == "-" and "=-" in text
+    ):
+        return "asks"
+    return "sets" if kind == "name" and text in RUN_BY_SHELL else kind
+
+
+def options_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Finding]:
+    """Findings in options that another program hands on: in those that the table knows, and in paths."""
+    arguments = arguments_of(command)
+    yield from word_findings(command, arguments, workdir=workdir, is_guess=True)
+    for item in arguments.items:
+        if item.kind.startswith(UNKNOWN) or not item.option:
+            for path in re.split(r"[=,]", item.text):
+                if path.startswith(("/", "~", "..")):
+                    yield from write_findings(path, command, workdir=workdir)
 
 
 def read_findings(paths: Iterable[str]) -> Iterator[Finding]:
@@ -121,27 +163,24 @@ def write_findings(path: str, command: SimpleCommand, *, workdir: str) -> Iterat
         yield Finding("MEDIUM", f"Writes to a path that the shell computes: {quoted(path)}.")
 
 
-def _written(item: Argument, arguments: Arguments, command: SimpleCommand) -> str:
-    """The path that an argument has its program write; "" for none."""
-    path = ""
+def _written(item: Argument, arguments: Arguments, command: SimpleCommand) -> list[str]:
+    """The paths that an argument has its program write."""
+    text = item.text
     if item.kind == "write":
-        path = item.text
-    elif item.kind == "mount":  # `-v SOURCE:TARGET`, `--mount type=bind,source=SOURCE,target=TARGET`
-        source = re.search(r"(?:source|src)=([^,]+)", item.text)
-        path = source[1] if source else item.text.partition(":")[0]
-        path = path if path[:1] in {"/", "~", ".", "$"} else ""
-    elif item.kind == "assign" and item.option.startswith("-"):
-        path = item.text.partition("=")[2]
-        path = path if path[:1] in {"/", "~", "."} else ""
-    elif command.program == "dd" and item.text.startswith("of="):
-        path = item.text.removeprefix("of=")
-    elif item.kind == "report":  # `--cov-report=xml:PATH`
-        path = item.text.partition(":")[2]
-    elif item.kind == "archive":
+        return [text]
+    if item.kind == "mount":  # `-v SOURCE:TARGET`, `--mount type=bind,source=SOURCE,target=TARGET`
+        source = re.search(r"(?:source|src)=([^,]+)", text)
+        path = source[1] if source else text.partition(":")[0]
+        return [path] if path[:1] in {"/", "~", ".", "$"} else []
+    if item.kind == "report" or (item.kind == "assign" and item.option.startswith("-")):
+        return [path for path in re.split(r"[:=,]", text) if path[:1] in {"/", "~", "."}]
+    if command.program == "dd" and text.startswith("of="):
+        return [text.removeprefix("of=")]
+    if item.kind == "archive":
         letters = set(command.arguments[0] + command.flags)
-        changes = arguments.has("--create", "--append", "--update", "--delete") or letters & set("cruA")
-        path = item.text if changes else ""
-    return path
+        if arguments.has("--create", "--append", "--update", "--delete") or letters & set("cruA"):
+            return [text]
+    return []
 
 
 def _unknown(
@@ -150,8 +189,11 @@ def _unknown(
     name = command.program if arguments.usage is None else arguments.usage.name
     word = item.text
     is_code = _CODE.search(re.sub(r"^\w+://|\$\{\w+\.\.\.\}", "", word)) or (
-        arguments.usage is None and re.search(r"\s", word)
+        arguments.usage is None and not item.option and re.search(r"\s", word)
     )
+    name = item.option or name
+    if not item.option and _REMOTE.match(word):
+        yield Finding("HIGH", f"Gives {name} an address, of which it may run what it downloads: {quoted(word)}.")
     option, equals, value = word.partition("=") if word.startswith("-") else (before, "=", word)
     if is_code or (equals and _EVALUATES.match(option) and not _PLAIN_VALUE.fullmatch(value)):
         yield Finding("HIGH", f"Gives {name} a text that it may run: {quoted(word)}.")
@@ -173,9 +215,7 @@ def _paths(word: str) -> Iterator[str]:
 
 def _project(item: Argument, name: str, command: SimpleCommand, *, workdir: str) -> Iterator[Finding]:
     path = command.full(item.text)
-    if "://" in item.text:
-        yield Finding("HIGH", f"Lets {name} run what it downloads: {quoted(item.text)}.")
-    elif STDIN.fullmatch(item.text):
+    if STDIN.fullmatch(item.text):
         yield Finding("HIGH", f"Lets {name} run what a command or a text gives it.")
     elif not path.startswith("$PWD/") and not is_inside(path.rstrip("/"), workdir):
         yield Finding("MEDIUM", f"Has {name} work by files outside the workspace: {quoted(item.text)}.")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from ohsandbox.conversation.approvals.rules import names, names_by_program
-from ohsandbox.conversation.approvals.rules.known_programs import arguments_of
+from ohsandbox.conversation.approvals.rules import names
+from ohsandbox.conversation.approvals.rules.known_programs import OPTIONS, arguments_of, usage_of
 from ohsandbox.conversation.approvals.rules.shell_syntax import SimpleCommand, basename
 from ohsandbox.conversation.approvals.rules.shell_words import COMPUTED
+from ohsandbox.conversation.approvals.rules.variables import variable_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,18 +18,7 @@ if TYPE_CHECKING:
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "rbash", "mksh"})
 PYTHONS = re.compile(r"(?:i?python|pypy)[\d.]*")
-_CODE_OPTION = {
-    "perl": "eEmM", "ruby": "e", "node": "ep", "nodejs": "ep", "bun": "e", "deno": "", "php": "rBRE", "lua": "e",
-    "luajit": "e", "Rscript": "e", "R": "e", "julia": "eE", "osascript": "e", "tclsh": "", "expect": "c", "groovy": "e",
-    "scala": "e", "elixir": "e", "erl": "", "ghc": "e", "guile": "c", "sbcl": "", "emacs": "", "pwsh": "cC",
-}  # fmt: skip
-"""Interpreters of languages that the rules cannot read, with the letters of the options that take code."""
-
-_CODE_WORDS_OF = names_by_program({
-    "deno": "eval", "erl": "-eval", "sbcl emacs": "--eval", "node": "--eval --print", "bun": "--eval",
-})  # fmt: skip
-
-Language = Literal["shell", "python", "foreign"]
+Language = Literal["shell", "python", "code", "options"]
 
 MAX_WRAPPED = 16
 
@@ -52,36 +42,46 @@ _HAZARDS = SHELLS | names("rm dd mkfs shred curl wget nc ncat sudo su eval git c
 
 _MAX_HAZARDS = 3
 
-_JOINS_WORDS = names("eval watch parallel hyperfine entr tmux screen npm pnpm yarn composer git")
-"""Programs that run their operands together as one shell text."""
-
 
 def is_interpreter(program: str) -> bool:
     """Whether the program runs code from its arguments or from stdin."""
-    return program in SHELLS or program in _CODE_OPTION or PYTHONS.fullmatch(program) is not None
+    if program in SHELLS:
+        return True
+    usage = usage_of(program)
+    return usage is not None and "script" in usage.operands[:2] and not {"code", "python"}.isdisjoint(usage.kinds)
 
 
 def inner_of(command: SimpleCommand) -> Iterator[InnerCommand]:
-    """The code and commands that a command runs, as far as its words show."""
+    """The code, commands and options that a command hands on, as far as its words and variables show."""
     name = command.program
     arguments = arguments_of(command)
+    items = [*arguments.items, *variable_arguments(command)]
     if name == "alias":
         yield from (InnerCommand("shell", word.split("=", 1)[-1]) for word in command.operands)
-    elif is_interpreter(name):
-        yield from _of_interpreter(command)
     elif name in {"find", "fd", "fdfind"}:
         yield from _of_find(command, arguments)
-    else:
-        shell = [item.text for item in arguments.of_kind("shell")]
-        if name in _JOINS_WORDS:
-            shell = [" ".join(shell), *(text for text in shell if " " in text)]
-        yield from (InnerCommand("shell", text) for text in shell if text)
-        yield from (InnerCommand("python", item.text) for item in arguments.of_kind("python"))
-        yield from (InnerCommand("foreign", item.text) for item in arguments.of_kind("code"))
-    if name == "ssh" and len(command.operands) > 1:
-        yield InnerCommand("shell", " ".join(command.operands[1:]))
+    elif name in SHELLS:
+        yield from (InnerCommand("shell", code) for code in script_of(command).code)
+    joined = [item.text for item in items if item.kind == "shell" and not item.option]
+    if len(joined) > 1:
+        yield InnerCommand("shell", " ".join(joined))
+        items = [item for item in items if item.text not in joined or " " in item.text]
+    for item in items:
+        if item.kind in {"shell", "python", "code"} and item.text:
+            yield InnerCommand(cast("Language", item.kind), item.text)
+        elif item.kind.startswith(OPTIONS):
+            program = item.kind.removeprefix(OPTIONS).split("_")
+            words = re.split(r"[\s'\",]+" if item.option.endswith(",") else r"[\s'\"]+", item.text)
+            argv = [" ".join(program[:2]), *program[2:], *filter(None, words)]
+            yield InnerCommand("options", "", command.running(argv)._replace(assigned=()))
+    if command.stdin is not None and is_interpreter(name) and script_of(command).reads_stdin:
+        yield InnerCommand(_language(name), command.stdin)
     if arguments.command:
         yield InnerCommand("shell", "", command.running(_with_input(name, arguments)))
+
+
+def _language(program: str) -> Language:
+    return "shell" if program in SHELLS else "python" if PYTHONS.fullmatch(program) else "code"
 
 
 def _with_input(name: str, arguments: Arguments) -> Sequence[str]:
@@ -135,17 +135,6 @@ def _of_find(command: SimpleCommand, arguments: Arguments) -> Iterator[InnerComm
             argv.append(word.replace("{}", f"{start.rstrip('/')}/{{}}"))
 
 
-def _of_interpreter(command: SimpleCommand) -> Iterator[InnerCommand]:
-    script = script_of(command)
-    if command.program in SHELLS:
-        language: Language = "shell"
-    else:
-        language = "python" if PYTHONS.fullmatch(command.program) else "foreign"
-    yield from (InnerCommand(language, code) for code in script.code)
-    if command.stdin is not None and script.reads_stdin:
-        yield InnerCommand(language, command.stdin)
-
-
 class _InterpreterScript(NamedTuple):
     """The code, file or module that an interpreter runs, by its arguments."""
 
@@ -163,11 +152,10 @@ def script_of(command: SimpleCommand) -> _InterpreterScript:
     """The code, file or module that an interpreter runs."""
     if command.program in SHELLS:
         return _shell_script(command.arguments)
-    if PYTHONS.fullmatch(command.program):
-        return _python_script(command.arguments)
-    code = tuple(_foreign_code(command))
-    operands = [word for word in command.operands if word not in {"run", "eval"}]
-    return _InterpreterScript(code, "" if code or not operands else operands[0])
+    arguments = arguments_of(command)
+    code = tuple(item.text for item in arguments.of_kind("code", "python"))
+    files = [item.text for item in arguments.of_kind("script", "project") if not item.option]
+    return _InterpreterScript(code, "".join(files).removeprefix("-"), "".join(arguments.command[:1]))
 
 
 def _shell_script(arguments: Sequence[str]) -> _InterpreterScript:
@@ -187,36 +175,3 @@ def _shell_script(arguments: Sequence[str]) -> _InterpreterScript:
     if with_code:
         return _InterpreterScript(tuple(rest[:1]))
     return _InterpreterScript(file="" if from_stdin or not rest else rest[0])
-
-
-def _python_script(arguments: Sequence[str]) -> _InterpreterScript:
-    """`python -h`: -c and -m take the rest of their word or the next word, and end the options."""
-    words = iter(arguments)
-    for word in words:
-        if not word.startswith("-") or word == "-":
-            return _InterpreterScript(file="" if word == "-" else word)
-        for number, letter in enumerate(word[1:], 2):
-            if word.startswith("--"):
-                break
-            if letter in "cm":
-                value = word[number:] or next(words, "")
-                return _InterpreterScript(code=(value,)) if letter == "c" else _InterpreterScript(module=value or "?")
-            if letter in "WX":
-                next(words, "") if not word[number:] else ""
-                break
-    return _InterpreterScript()
-
-
-def _foreign_code(command: SimpleCommand) -> Iterator[str]:
-    letters, words = _CODE_OPTION[command.program], _CODE_WORDS_OF.get(command.program, frozenset())
-    for word, following in command.pairs:
-        if word.split("=", 1)[0] in words:
-            yield word.split("=", 1)[1] if "=" in word else following
-        elif word.startswith("-") and not word.startswith("--"):
-            at = (
-                len(word) - 1
-                if word[-1] in letters
-                else min((word.index(c) for c in letters if c in word[1:]), default=0)
-            )
-            if at > 0:
-                yield word[at + 1 :] or following
