@@ -9,7 +9,9 @@ import contextlib
 import functools
 import importlib.metadata
 import posixpath
+import signal
 import subprocess
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -173,17 +175,25 @@ def _syntax_tree(text: str) -> Any:
         raise UnreadableError("it holds a NUL")
     data = text.translate(SENTINELS).encode("utf-8", "replace")
     argv = [_shfmt(), "--to-json", "--language-dialect=bash"]
+    pipe = subprocess.PIPE
     try:
-        done = host_programs.run(argv, input=data, capture_output=True, timeout=_PARSE_S, check=False, cwd="/", env={})
-    except subprocess.TimeoutExpired:
-        raise UnreadableError(f"its parser was stopped after {_PARSE_S:.0f} s") from None
+        process = host_programs.start(argv, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env={})
     except OSError as error:
         raise UnreadableError(f"the parser shfmt cannot be started: {error.strerror}") from None
-    if done.returncode != 0:
-        error_line = done.stderr.decode("utf-8", "replace").strip().split("\n", 1)[0]
+    timer = threading.Timer(_PARSE_S, process.kill)  # `communicate` with a time limit ends by polling: 0.5 ms or more
+    timer.start()
+    with process:
+        try:
+            tree, errors = process.communicate(data)
+        finally:
+            timer.cancel()
+    if process.returncode == -signal.SIGKILL:
+        raise UnreadableError(f"its parser was stopped after {_PARSE_S:.0f} s")
+    if process.returncode != 0:
+        error_line = errors.decode("utf-8", "replace").strip().split("\n", 1)[0]
         raise UnreadableError(f"it is not a complete shell command ({error_line[:200]})")
     try:
-        return load_json(done.stdout, object_hook=_without_position)
+        return load_json(tree, object_hook=_without_position)
     except ValueError:
         raise UnreadableError("it is nested too deep") from None
 
