@@ -173,6 +173,7 @@ BOUNDED = {
         "tool.registry": "the person's own patterns",
     },
     "fnmatch.fnmatchcase": {
+        "conversation.approvals.rules.known_programs": "patterns of ours",
         "evaluation.runner": "the person's own patterns", "runtime.workspace.copy_selection": "patterns of ours",
     } | dict.fromkeys(
         ("conversation.approvals.rules.paths", "evaluation.sandbox_files", "mcp.config"), "behind text.quoted_brackets",

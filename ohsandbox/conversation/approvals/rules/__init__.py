@@ -1,11 +1,11 @@
-"""`Finding`: one risk that a rule found; `names` and `names_by_program` parse the tables, which are lists of words."""
+"""`Finding`: one risk that a rule found; `names` and `known_names` give lists of words."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+import functools
+import re
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 
 class Finding(NamedTuple):
@@ -29,10 +29,18 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def names_by_program(rows: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    """Return the words of each program, from rows that name several programs and their words."""
-    names_of: dict[str, frozenset[str]] = {}
-    for programs, words in rows.items():
-        for program in programs.split():
-            names_of[program] = names_of.get(program, frozenset()) | names(words)
-    return names_of
+def known_names(key: str) -> frozenset[str]:
+    """The names that the table `known_names.txt` has below a key; none for a key that it does not have."""
+    return _known_names().get(key, frozenset())
+
+
+@functools.cache
+def _known_names() -> dict[str, frozenset[str]]:
+    text = Path(__file__).with_name("known_names.txt").read_text(encoding="utf-8")
+    entries = (entry.split(":", 1) for entry in re.split(r"\n(?=\S)", text) if entry[0] != "#")
+    return {key: names(words) for keys, words in entries for key in _each_key(keys)}
+
+
+def _each_key(keys: str) -> list[str]:
+    *before, last = keys.split(" ")
+    return [" ".join([*before, choice]) for choice in last.split("/")]

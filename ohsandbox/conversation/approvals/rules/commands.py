@@ -184,7 +184,8 @@ class _Rules:
             return
         self._place_in_text(command)
         variables = Arguments(None, [*variable_arguments(command)])
-        self.note(*word_findings(command, variables, workdir=self._workdir, is_guess=False))
+        if variables.items:
+            self.note(*word_findings(command, variables, workdir=self._workdir))
         if command.program.startswith("python -m ") and usage_of(command.program) is None:
             module = command.program.removeprefix("python -m ")
             if usage_of(module) is not None:

@@ -89,10 +89,15 @@ class Arguments(NamedTuple):
 
 def arguments_of(command: SimpleCommand) -> Arguments:
     """Give a kind to each word of the command."""
-    usage = usage_of(command.program)
+    return _arguments(command.program, command.arguments)
+
+
+@functools.lru_cache(64)
+def _arguments(program: str, words: tuple[str, ...]) -> Arguments:
+    usage = usage_of(program)
     if usage is None:
-        return Arguments(None, [Argument(UNKNOWN, word) for word in command.arguments])
-    return _TableReader(usage, _with_hyphen(command)).read()
+        return Arguments(None, [Argument(UNKNOWN, word) for word in words])
+    return _TableReader(usage, _with_hyphen(program, words)).read()
 
 
 def usage_of(name: str) -> ProgramUsage | None:
@@ -121,15 +126,15 @@ def _patterns() -> list[ProgramUsage]:
     return [usage for name, usage in _table().items() if name.startswith("$ ") and "*" in name]
 
 
-def _with_hyphen(command: SimpleCommand) -> list[str]:
+def _with_hyphen(program: str, arguments: tuple[str, ...]) -> list[str]:
     """The arguments; `tar xf a` as `tar -x -f a`: each letter that takes a word takes the next one."""
-    words = [*command.arguments]
-    if command.program not in {"tar", "ar", "jar"} or not words or words[0][:1] in {"-", ""}:
+    words = [*arguments]
+    if program not in {"tar", "ar", "jar"} or not words or words[0][:1] in {"-", ""}:
         return words
     letters, rest = words[0], words[1:]
     joined: list[str] = []
     for letter in letters:
-        takes = command.program == "tar" and letter in "fCTXIFbLVKNg"
+        takes = program == "tar" and letter in "fCTXIFbLVKNg"
         joined += [f"-{letter}", *(rest[:1] if takes else [])]
         rest = rest[1:] if takes else rest
     return joined + rest
@@ -241,6 +246,8 @@ class _TableReader:
         if kinds[:1] == ("pattern",) and any(
             item.kind == "pattern" or item.option in {"-f", "--file", "--from-file", "--files"} for item in self._items
         ):
+            kinds = kinds[1:]
+        if kinds[:1] == ("script",) and any(item.kind == "code" for item in self._items):
             kinds = kinds[1:]
         if kinds[-1:] == ("write",) and any(item.option in {"-t", "--target-directory"} for item in self._items):
             kinds = kinds[:-1]

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ohsandbox.conversation.approvals.rules import Finding, quoted
+from ohsandbox.conversation.approvals.rules import Finding, known_names, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,21 +15,12 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.approvals.rules.shell_syntax import SimpleCommand
 
 DOWNLOADERS = frozenset({"curl", "wget", "fetch", "aria2c", "lynx", "w3m", "http", "https", "xh", "httpie"})
-_LOOKUPS = frozenset(
-    {"dig", "nslookup", "host", "drill", "whois", "ping", "ping6", "traceroute", "tracepath", "mtr", "links", "elinks",
-     "getent", "resolvectl", "kdig", "delv", "arping", "nmap", "hping3"}
-)  # fmt: skip
+_LOOKUPS = known_names("lookups")
 NETWORK = DOWNLOADERS | _LOOKUPS
 
 _COMPUTED = re.compile(r"\$\(|`|\$\w*(?:KEY|TOKEN|SECRET|PASS)", re.IGNORECASE)
-_SENDS = frozenset(
-    {"--data", "--data-binary", "--data-raw", "--data-urlencode", "--data-ascii", "--json", "--form", "--form-string",
-     "--upload-file", "--post-data", "--post-file", "--body-file", "--body-data", "--method", "--url-query"}
-)  # fmt: skip
-_ELSEWHERE = frozenset(
-    {"-x", "--proxy", "--preproxy", "--connect-to", "--resolve", "-K", "--config", "-i", "--input-file", "--socks5",
-     "--socks4", "--socks5-hostname", "-L", "--location", "--doh-url"}
-)  # fmt: skip
+_SENDS = known_names("sending options")
+_ELSEWHERE = known_names("redirecting options")
 """Options that send a request to another address than its URL."""
 
 _TAKES_WORD = re.compile(

@@ -7,7 +7,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
-from ohsandbox.conversation.approvals.rules import Finding, names, quoted
+from ohsandbox.conversation.approvals.rules import Finding, known_names, quoted
 from ohsandbox.runtime.workspace.sensitive_paths import runs_when_opened
 from ohsandbox.text import quoted_brackets
 
@@ -20,17 +20,7 @@ _SECRETS = re.compile(
     r"/etc/(?:shadow|gshadow|sudoers)|/proc/[^/\s]+/(?:environ|mem)\b"
 )
 
-_SECRET_NAMES = names(
-    """
-    .ssh .aws .gnupg .netrc _netrc .pypirc .git-credentials .kube .azure .env .pgpass .my.cnf .mylogin.cnf .vault-token
-    .boto .s3cfg .dockercfg .terraformrc .htpasswd .password-store .mozilla .thunderbird .bash_history .zsh_history
-    .python_history .psql_history .mysql_history .node_repl_history .npmrc .yarnrc.yml .cargo/credentials
-    .cargo/credentials.toml .docker/config.json .config/gcloud .config/gh .config/hub .config/op .config/doctl
-    .gem/credentials .local/share/keyrings .config/google-chrome .config/chromium .terraform.d/credentials.tfrc.json
-    .claude.json .codex/auth.json .config/containers/auth.json .rclone.conf .config/rclone .subversion/auth .age .sops
-    id_rsa id_dsa id_ecdsa id_ed25519 id_ed25519_sk id_ecdsa_sk identity.key shadow gshadow sudoers kcore
-    """
-)
+_SECRET_NAMES = known_names("secret files")
 """Files and directories that hold keys or passwords, and components of their paths."""
 
 _SECRET_FILES = re.compile(

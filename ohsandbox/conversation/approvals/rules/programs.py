@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ohsandbox.conversation.approvals.rules import Finding, names, quoted
 from ohsandbox.conversation.approvals.rules.git import git_findings, subcommand
+from ohsandbox.conversation.approvals.rules.known_programs import arguments_of
 from ohsandbox.conversation.approvals.rules.network import NETWORK, address_findings
 from ohsandbox.conversation.approvals.rules.paths import is_wide, place_findings, secret_findings
-from ohsandbox.conversation.approvals.rules.shell_syntax import is_option
 from ohsandbox.conversation.approvals.rules.variables import variable_findings
 from ohsandbox.conversation.approvals.rules.words import write_findings
 
@@ -263,11 +263,7 @@ def _find(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
 
 
 def _sed(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
-    scripts, files, in_place = _sed_words(command.arguments)
-    if in_place:
-        for target in files:
-            yield from place_findings(command.full(target), workdir=workdir)
-    for script in scripts:
+    for script in [item.text for item in arguments_of(command).of_kind("pattern")]:
         yield from _computed_program(script, command)
         at = 0
         while at < min(len(script), _MAX_SED_CHARS):
@@ -289,32 +285,6 @@ def _computed_program(program: str, command: SimpleCommand) -> Iterator[Finding]
         yield Finding("HIGH" if is_whole else "MEDIUM", f"Runs a text that the shell computes ({command.program}).")
 
 
-def _sed_words(arguments: tuple[str, ...]) -> tuple[list[str], list[str], bool]:
-    """The sed scripts, the files, and whether sed writes to them; short options may be clustered."""
-    scripts: list[str] = []
-    rest: list[str] = []
-    in_place = False
-    words = iter(arguments)
-    for word in words:
-        if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            in_place = in_place or is_option(name, {"--in-place"})
-            if is_option(name, {"--expression"}):
-                scripts.append(value if equals else next(words, ""))
-            elif is_option(name, {"--file"}) and not equals:
-                next(words, "")
-        elif word.startswith("-") and len(word) > 1:
-            flag = re.search("[efil]", word)
-            letter, value = (flag[0], word[flag.end() :]) if flag else ("", "")
-            in_place = in_place or letter == "i"
-            if letter in {"e", "f", "l"}:
-                value = value or next(words, "")
-            scripts += [value if letter == "e" else ""] if letter in {"e", "f"} else []
-        else:
-            rest.append(word)
-    return (scripts, rest, in_place) if scripts else (rest[:1], rest[1:], in_place)
-
-
 def _awk(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
     text = " ".join(command.operands)
     yield from _computed_program(next(iter(command.operands), ""), command)
@@ -328,15 +298,6 @@ def _awk(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
             yield from write_findings(target, command, workdir=workdir)
     if re.search(r"\0(?:-[fE]|--file|--exec|(?:-i|--include)(?![\0=]?inplace\0))", _text(command)):
         yield Finding("MEDIUM", "An awk program of a file, which the rules do not read.")
-
-
-def _edit_in_place(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
-    """Perl's and Ruby's -i: the files are written."""
-    if any(re.match(r"-(?!-)[a-zA-Z0-9]*i", word) for word in command.arguments):
-        code = {following for word, following in command.pairs if re.fullmatch(r"-\w*[eE]", word)}
-        for target in command.operands:
-            if target not in code:
-                yield from place_findings(command.full(target), workdir=workdir)
 
 
 def _move(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
@@ -388,5 +349,4 @@ _BY_TARGET: dict[str, Callable[[SimpleCommand, str], Iterator[Finding]]] = {
     **dict.fromkeys(("sed", "gsed"), _sed),
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
     **dict.fromkeys(("cd", "pushd"), _change_directory),
-    **dict.fromkeys(("perl", "ruby"), _edit_in_place),
 }

@@ -10,74 +10,44 @@ import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.conversation.approvals.rules import Finding, quoted
-from ohsandbox.conversation.approvals.rules.known_python import (
-    EVALUATES,
-    HARMLESS_CALLS,
-    HARMLESS_MODULES,
-    LOG_FILES,
-)
+from ohsandbox.conversation.approvals.rules import Finding, known_names, quoted
 from ohsandbox.conversation.approvals.rules.paths import secret_of_word
 from ohsandbox.conversation.approvals.rules.variables import RUN_BY_SHELL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_RUNS = frozenset(
-    {"system", "popen", "run", "call", "check_call", "check_output", "Popen", "getoutput", "getstatusoutput",
-     "spawn", "pty", "execv", "execve", "execvp", "execvpe", "execl", "execle", "execlp", "execlpe", "spawnv",
-     "spawnve", "spawnvp", "spawnl", "spawnle", "spawnlp", "posix_spawn", "posix_spawnp", "create_subprocess_shell",
-     "create_subprocess_exec", "run_line_magic", "run_cell_magic", "run_cell", "magic", "fork", "forkpty",
-     "startfile"}
-)  # fmt: skip
+HARMLESS_MODULES = known_names("harmless modules")
+HARMLESS_CALLS = known_names("harmless calls")
+EVALUATES = known_names("evaluates")
+LOG_FILES = known_names("log files")
+_RUNS = known_names("runs")
 _RUNS_ALWAYS = _RUNS - {"run", "call", "spawn", "magic", "fork"}
 """Names that always run commands, on any object."""
 
-_RUNNERS = frozenset(
-    {"os", "subprocess", "pty", "commands", "posix", "asyncio", "sh", "plumbum", "fabric", "invoke", "pexpect"}
-)
-_UNREADABLE_MODULES = frozenset(
-    {"ctypes", "importlib", "pickle", "marshal", "dill", "cloudpickle", "cffi", "runpy", "code", "codeop", "imp",
-     "pty", "pexpect", "builtins", "gc", "sh", "plumbum", "fabric", "invoke"}
-)  # fmt: skip
+_RUNNERS = known_names("running modules")
+_UNREADABLE_MODULES = known_names("unreadable modules")
 _HARMLESS_PARTS = frozenset({"importlib.metadata", "importlib.resources", "importlib.util"})
-_UNREADABLE = frozenset(
-    {"exec", "eval", "compile", "__import__", "globals", "locals", "vars", "__builtins__", "__dict__",
-     "__subclasses__", "__globals__", "__getattribute__", "__loader__", "__mro__", "__bases__", "attrgetter",
-     "methodcaller", "import_module", "load_module", "exec_module", "modules", "run_path", "run_module",
-     "__reduce__", "__code__", "breakpoint"}
-)  # fmt: skip
+_UNREADABLE = known_names("unreadable")
 _ALSO_METHODS = frozenset({"compile", "eval", "kill", "extract", "vars", "locals"})
 """Names of EVALUATES that methods of harmless objects have as well."""
 
 _DELETES_TREE = frozenset({"rmtree", "removedirs"})
-_DELETES = frozenset(
-    {"remove", "unlink", "rmdir", "rename", "replace", "symlink", "symlink_to", "chmod", "chown", "move", "copy",
-     "copy2", "copyfile", "copytree", "write_text", "write_bytes", "touch", "mkdir", "makedirs"}
-)  # fmt: skip
+_DELETES = known_names("writes or deletes")
 _OPENS = frozenset({"open", "ZipFile", "TarFile"})
 _MAKES_TEMPORARY = frozenset({"NamedTemporaryFile", "mkdtemp", "mkstemp", "TemporaryDirectory"})
-_FINDS_PATHS = frozenset(
-    {"home", "expanduser", "chdir", "argv", "environ", "getenv", "input", "chr", "fromhex", "decode"}
-)
+_FINDS_PATHS = known_names("finds paths")
 """Names by which code gets a path that is no constant of it."""
 
-_PATH_KEYWORDS = frozenset(
-    {"file", "filename", "files", "name", "path", "src", "dst", "dir", "target", "old", "new", "fp"}
-)
+_PATH_KEYWORDS = known_names("path keywords")
 _KNOWN_NAMES = HARMLESS_CALLS | sys.stdlib_module_names | {"Path", "PurePath", "PosixPath"}
 _COMMAND_KEYWORDS = frozenset({"args", "argv", "cmd", "command", "executable", "file", "path"})
 _OUTSIDE = re.compile(r"(?:~|/(?:root|home|Users|etc|usr|var|opt|s?bin|lib|boot|srv|proc|sys|dev)(?:/|$))\S*")
 _PATHS = frozenset({"Path", "PurePath", "PosixPath"})
 _EVALUATING_MODULES = frozenset({"pickle", "marshal", "dill", "cloudpickle", "shelve", "joblib"})
 _RUNS_TEXT = frozenset({"timeit", "repeat", "Timer", "runctx", "runeval"})
-_NETWORK_MODULES = frozenset(
-    {"socket", "requests", "httpx", "urllib", "urllib3", "aiohttp", "http", "ftplib", "smtplib", "telnetlib",
-     "paramiko", "websocket", "websockets", "pycurl", "xmlrpc", "boto3", "dns"}
-)  # fmt: skip
-_SENDS = frozenset(
-    {"post", "put", "patch", "sendall", "sendto", "sendmail", "send_message", "storbinary", "upload_file"}
-)
+_NETWORK_MODULES = known_names("network modules")
+_SENDS = known_names("sends")
 
 _MAGIC = re.compile(r"^(?P<indent>[ \t]*)(?P<to>[\w,.\[\]][\w, \t.\[\]]*=[ \t]*)?(?P<mark>!!?|%)(?P<text>.*)$")
 _AUTOMAGIC = re.compile(
@@ -90,11 +60,7 @@ _CELL = re.compile(r"\s*%%(?P<name>!|[\w.]+)[ \t]*(?P<line>[^\n]*)\n?(?P<body>.*
 _SHELL_CELLS = frozenset({"bash", "sh", "!", "sx", "system", "script"})
 _PLAIN_CELLS = frozenset({"time", "timeit", "capture", "prun"})
 _SHELL_MAGICS = frozenset({"system", "sx", "sc", "bash", "sh"})
-_PLAIN_MAGICS = frozenset(
-    {"matplotlib", "time", "timeit", "who", "whos", "who_ls", "pwd", "precision", "pprint", "config", "reset",
-     "history", "memit", "pinfo", "pdoc", "psource", "xmode", "autoreload", "cd", "ls", "cat", "env", "pylab",
-     "prun", "logstop", "colors"}
-)  # fmt: skip
+_PLAIN_MAGICS = known_names("plain magics")
 
 
 class CodeReading(NamedTuple):
@@ -365,7 +331,7 @@ def _import_findings(node: ast.Import | ast.ImportFrom) -> Iterator[Finding]:
 
 
 def _binds(node: ast.AST) -> bool:
-    return isinstance(node, ast.arg) or (isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
+    return hasattr(node, "annotation") or (isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
 
 
 def _base(node: ast.AST) -> str:

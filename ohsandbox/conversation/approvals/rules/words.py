@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ohsandbox.conversation.approvals.rules import Finding, quoted
+from ohsandbox.conversation.approvals.rules import Finding, known_names, quoted
 from ohsandbox.conversation.approvals.rules.known_programs import (
     FREE,
     UNKNOWN,
@@ -54,10 +54,7 @@ _PLAIN_VALUE = re.compile(r"[\w./-]*\.\w+|\d[\d.]*")
 _ELSEWHERE = re.compile(r"(?:^-\w|^|[=:,@])((?:/|~|\.\.(?:/|$)|\$HOME\b|\$\{HOME\}).*)", re.DOTALL)
 """Group 1 is a path in a word, after an option or a separator."""
 
-_DIRECTORIES = frozenset(
-    {"-C", "--directory", "--dir", "--cwd", "--prefix", "--chdir", "--working-dir", "--working-directory", "-d",
-     "--project-dir", "--rootdir", "--root", "--manifest-path", "--project", "-p", "--path"}
-)  # fmt: skip
+_DIRECTORIES = known_names("directory options")
 """Options that name the directory where a program works."""
 
 _TREES = {"grep": "rR", "egrep": "rR", "fgrep": "rR", "cp": "rRa", "diff": "r", "zip": "r"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "rbash", "mksh"})
 PYTHONS = re.compile(r"(?:i?python|pypy)[\d.]*")
 Language = Literal["shell", "python", "code", "options"]
+
+_WORDS = re.compile(r"[\s'\"]+")
+_LINKER_WORDS = re.compile(r"[\s'\",]+")
+"""What is between the words of options that are handed on; gcc(1), -Wl: commas, too."""
 
 MAX_WRAPPED = 16
 
@@ -43,6 +48,7 @@ _HAZARDS = SHELLS | names("rm dd mkfs shred curl wget nc ncat sudo su eval git c
 _MAX_HAZARDS = 3
 
 
+@functools.lru_cache(256)
 def is_interpreter(program: str) -> bool:
     """Whether the program runs code from its arguments or from stdin."""
     if program in SHELLS:
@@ -71,7 +77,7 @@ def inner_of(command: SimpleCommand) -> Iterator[InnerCommand]:
             yield InnerCommand(cast("Language", item.kind), item.text)
         elif item.kind.startswith(OPTIONS):
             program = item.kind.removeprefix(OPTIONS).split("_")
-            words = re.split(r"[\s'\",]+" if item.option.endswith(",") else r"[\s'\"]+", item.text)
+            words = (_LINKER_WORDS if item.option.endswith(",") else _WORDS).split(item.text)
             argv = [" ".join(program[:2]), *program[2:], *filter(None, words)]
             yield InnerCommand("options", "", command.running(argv)._replace(assigned=()))
     if command.stdin is not None and is_interpreter(name) and script_of(command).reads_stdin:
