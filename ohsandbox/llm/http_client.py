@@ -22,7 +22,7 @@ from ohsandbox.network.user_proxies import is_loopback
 from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 _LIMIT_BYTES = 32 * 1024 * 1024
 """Limit of a decompressed body; the longest answers of today's models are under 1 MiB."""
@@ -87,7 +87,7 @@ class BoundedClient:
         if event.endswith("connect_tcp.started"):
             request.update(info)
         if event.endswith(("connect_tcp.failed", "start_tls.failed")):
-            _record_failure(info["exception"], request)
+            record_failure(info["exception"], host=str(request.get("host")), port=request.get("port"))
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             self._sockets.add(info["return_value"].get_extra_info("socket"))
 
@@ -108,17 +108,26 @@ class _Transport(UserTransport):
             raise
 
 
-def _record_failure(error: BaseException, request: Mapping[str, Any]) -> None:
-    """Record the reason of a failed connection in the attempt, if it says what to do."""
-    attempt, address = current_attempt(), f"{request.get('host')}:{request.get('port')}"
-    for cause in (error, error.__cause__, error.__context__):
-        if isinstance(cause, ssl.SSLCertVerificationError):
+def record_failure(error: BaseException | None, *, host: str = "", port: int | None = None) -> None:
+    """Record why no connection came about in the attempt, by the system's error behind error, if it says what to do.
+
+    An attempt that has an answer, or a reason, keeps it. For a client that is not ours host is that of httpx's error.
+    """
+    attempt, seen = current_attempt(), set[int]()
+    while error is not None and id(error) not in seen and attempt.status is None and attempt.refusal is None:
+        seen.add(id(error))
+        if not host and isinstance(error, httpx.RequestError):
+            with contextlib.suppress(RuntimeError):  # it has no request
+                host, port = error.request.url.host, error.request.url.port
+        address = host if port is None else f"{host}:{port}"
+        if isinstance(error, ssl.SSLCertVerificationError):
             attempt.refusal = error_mapping.CERTIFICATE
-            attempt.location = f"{address}: {cause.verify_message or cause}"
-        elif isinstance(cause, socket.gaierror):
-            attempt.refusal, attempt.location = error_mapping.UNRESOLVED, str(request.get("host"))
-        elif isinstance(cause, ConnectionRefusedError) and is_loopback(str(request.get("host"))):
+            attempt.location = f"{address}: {error.verify_message or error}"
+        elif isinstance(error, socket.gaierror):
+            attempt.refusal, attempt.location = error_mapping.UNRESOLVED, host
+        elif isinstance(error, ConnectionRefusedError) and is_loopback(host):
             attempt.refusal, attempt.location = error_mapping.REFUSED, address
+        error = error.__cause__ or error.__context__
 
 
 _MAX_VALUES = 300_000

@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from pydantic import SecretStr
 
 from ohsandbox.errors import ModelError
 from ohsandbox.llm import LLM, ChatResponse, LLMConfig, RetryEvent
@@ -178,4 +179,21 @@ def test_a_host_without_an_address_is_tried_three_times(monkeypatch: pytest.Monk
     retries: list[RetryEvent] = []
     with FakeProvider() as provider, pytest.raises(ModelError, match=r"has no address \(model.example.org\)"):
         ask(provider.config(base_url=ELSEWHERE), retries)
+    assert len(retries) == 2
+
+
+@pytest.mark.parametrize(
+    "model", ["azure/some-model", "bedrock/meta.llama3-70b-instruct-v1:0", "databricks/some-model"]
+)
+def test_so_it_is_by_a_client_that_litellm_makes(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    def resolve(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "a-key-that-opens-nothing")
+    monkeypatch.setenv("AWS_REGION_NAME", "us-east-1")
+    retries: list[RetryEvent] = []
+    with pytest.raises(ModelError, match=r"has no address \(model.example.org\)"):
+        ask(LLMConfig(model=model, api_key=SecretStr("sk-test"), base_url=ELSEWHERE), retries)
     assert len(retries) == 2
