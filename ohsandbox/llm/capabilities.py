@@ -42,6 +42,8 @@ class Capabilities(NamedTuple):
 
     native_tools: bool = True
     """Tools go through the provider's API; otherwise tool calls are written as text."""
+    max_tools: int | None = None
+    """Limit of native tools in a request."""
     vision: bool = True
     streams: bool = True
     """The model streams its answers if that is requested."""
@@ -77,6 +79,7 @@ def capabilities_of(config: LLMConfig, model_info: ModelInfo) -> Capabilities:
     tools, vision, cache = config.native_tool_calling, config.vision, config.prompt_cache
     return Capabilities(
         native_tools=model_info.tools is not False and model_info.forwards_tools if tools is None else tools,
+        max_tools=model_info.max_tools,
         vision=model_info.images is not False if vision is None else vision,
         context_tokens=config.context_tokens or model_info.context_tokens,
         gemini_schemas="gemini" in name,

@@ -152,6 +152,10 @@ class LLM:
     def _send(self, request: dict[str, Any], capabilities: Capabilities, sending: _Sending) -> ChatResponse | Failure:
         """Ask by the capabilities. A model that writes calls as text and omits a required one is asked once more."""
         if capabilities.native_tools:
+            limit, count = capabilities.max_tools, len(request.get("tools", ()))
+            if limit is not None and count > limit:
+                detail = f"at most {limit}, and {count} are offered"
+                return failure(error_mapping.MANY_TOOLS, model=self.name, detail=detail)
             return self._answer(request, capabilities, sending, used_ids=call_ids(request["messages"]))
         from ohsandbox.llm.text_calls import TextCalls  # noqa: PLC0415 - most models have native calls
 

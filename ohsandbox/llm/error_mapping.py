@@ -67,6 +67,11 @@ TOOLS = ErrorKind(
     "takes no tools",
     "Set `native_tool_calling` to null or false: its tool calls are then written as text.",
 )
+MANY_TOOLS = ErrorKind(
+    errors.ModelRequestError,
+    "takes fewer tools",
+    "Leave some out: by `include` or `exclude` of an MCP server, or by naming the agent's tools.",
+)
 IMAGES = ErrorKind(
     errors.ModelRequestError, "takes no images", "Set `vision` to null or false: it is then told of images in words."
 )
@@ -205,6 +210,8 @@ _NO_TOOLS = re.compile(
 )
 """Messages of Ollama, deepinfra; OpenAI, Groq; OpenRouter (404); vLLM; llama.cpp (500), newer and older; pydantic
 behind vLLM."""
+_MANY_TOOLS = re.compile(r"\btools\b.{1,20}array too long", re.IGNORECASE)
+"""Message of OpenAI and Azure (400)."""
 _NO_IMAGES = re.compile(
     r"does(?: not|n't) support (?:images?\b|vision|multimodal|image_url)"
     r"|\bimage(?:s|_url|[ _]inputs?| content)?[`'\"]? (?:is|are) (?:not |un|only )supported"
@@ -337,6 +344,8 @@ def _refused_feature(text: str, status: int) -> ErrorKind | None:
     """Tell what in the request the model does not accept; servers say so with status 400, 404, 405 or 500."""
     if _NO_TOOLS.search(text):
         return TOOLS
+    if _MANY_TOOLS.search(text):
+        return MANY_TOOLS
     if _NO_STREAM.search(text) and status < _SERVER_ERRORS:  # a 5xx is a stream that broke
         return STREAM
     return IMAGES if _NO_IMAGES.search(text) else None

@@ -20,8 +20,9 @@ from litellm.llms.custom_httpx.http_handler import HTTPHandler, get_ssl_configur
 
 from ohsandbox.llm import error_mapping  # noqa: E402
 from ohsandbox.llm.errors import ModelAuthenticationError  # noqa: E402
-from ohsandbox.llm.http_client import LITELLM_TLS, BoundedClient  # noqa: E402
+from ohsandbox.llm.http_client import LITELLM_TLS, BoundedClient, record_failure  # noqa: E402
 from ohsandbox.llm.model_list import is_priced, listed_info  # noqa: E402
+from ohsandbox.llm.openai_format import MAX_TOOLS, is_openais_own  # noqa: E402
 from ohsandbox.llm.provider import Answer, ModelInfo, Unfinished, current_attempt  # noqa: E402
 from ohsandbox.llm.response_parsing import StreamedAnswer, token_count  # noqa: E402
 
@@ -75,6 +76,9 @@ class LiteLLMProvider:
         return listed_info(entry, provider=provider)._replace(
             forwards_tools=forwarded is None or "tools" in forwarded,
             priced=is_priced(litellm.model_cost.get(entry.get("key", ""), entry)),
+            max_tools=MAX_TOOLS
+            if provider == "azure" or (provider == "openai" and is_openais_own(self._config))
+            else None,
         )
 
     def ask(self, request: Mapping[str, Any], *, stream: bool) -> Generator[str, None, Answer]:
@@ -94,8 +98,13 @@ class LiteLLMProvider:
                 "tools",
                 "tool_choice",
             ]  # litellm drops parameters that its list does not support
-        received = litellm.completion(**settings, client=self._client(provider, key=key, base_url=base_url))
-        answer = (yield from _read(received)) if stream else received.model_dump()
+        client = self._client(provider, key=key, base_url=base_url)
+        try:
+            received = litellm.completion(**settings, client=client)
+            answer = (yield from _read(received)) if stream else received.model_dump()
+        except Exception as error:
+            record_failure(error)  # of a client that is not ours
+            raise
         return Answer(answer, _cost_usd(answer, model=model, provider=provider))
 
     def _settings(self, *, stream: bool) -> dict[str, Any]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ohsandbox.llm.config import LLMConfig
 
 _ADDRESS = "https://api.openai.com/v1"
+MAX_TOOLS = 128
+"""Functions in a request to OpenAI or Azure (API reference, "Create chat completion"); for more they answer 400."""
 _NO_KEY = "none"
 """The key for self-hosted servers, which need none."""
 _LITELLM_ONLY = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ORGANIZATION", "OPENAI_CUSTOM_HEADERS")
@@ -37,11 +39,12 @@ class OpenAIFormat:
         self._config, self._model = config, model
         self._base_url = _base_url(config)
         self.entry = model_entry(model, "openai")
-        self.info = listed_info(self.entry, provider="openai")
         base = (self._base_url or _ADDRESS).rstrip("/")
         self.url, self.models_url = f"{base}/chat/completions", f"{base}/models"
-        host = urlsplit(self.url).hostname or ""
-        self._is_openais_own = host == "openai.com" or host.endswith(".openai.com")
+        self._is_openais_own = is_openais_own(config)
+        self.info = listed_info(self.entry, provider="openai")._replace(
+            max_tools=MAX_TOOLS if self._is_openais_own else None
+        )
 
     def headers(self) -> dict[str, str]:
         """See `WireFormat.headers`."""
@@ -108,6 +111,12 @@ def openai_format(config: LLMConfig, model: str) -> OpenAIFormat | None:
         return None if _PECULIAR.search(model) else OpenAIFormat(config, model)
     is_ordinary = entry.get("mode") == "chat" and entry.get("supports_function_calling") and _ORDINARY.match(model)
     return OpenAIFormat(config, model) if is_ordinary and config.reasoning_effort is None else None
+
+
+def is_openais_own(config: LLMConfig) -> bool:
+    """Whether the API is that of OpenAI itself, and not of a server that speaks its format."""
+    host = urlsplit(_base_url(config) or _ADDRESS).hostname or ""
+    return host == "openai.com" or host.endswith(".openai.com")
 
 
 def _base_url(config: LLMConfig) -> str | None:

@@ -27,6 +27,8 @@ class ModelInfo(NamedTuple):
     tools: bool | None = None
     forwards_tools: bool = True
     """litellm sends `tools` to this provider; for others it drops them silently."""
+    max_tools: int | None = None
+    """Number of tools that the provider accepts in a request."""
     images: bool | None = None
     context_tokens: int | None = None
     priced: bool = False

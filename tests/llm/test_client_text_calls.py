@@ -9,11 +9,11 @@ import pytest
 
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
-from ohsandbox.llm import LLM, DeltaEvent, ModelRequestError, RetryEvent, WarningEvent
+from ohsandbox.llm import LLM, DeltaEvent, LLMConfig, ModelRequestError, RetryEvent, WarningEvent
 from ohsandbox.llm.capabilities import IMAGE_NOTE
 from ohsandbox.testing.provider import FakeClock, FakeProvider, calls, error, text
 from tests.fakes import RecordingRuntime
-from tests.llm.talk import TALK, WITH_IMAGE, send
+from tests.llm.talk import TALK, WITH_IMAGE, send, tool
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -187,6 +187,30 @@ def test_the_setting_stands_above_the_list_and_an_unknown_model_is_tried(
     assert ("tools" in provider.requests[0].body) == is_native
     assert [warning in event.text for event in told if isinstance(event, WarningEvent)] == ([True] if warning else [])
     assert later == []
+
+
+MANY = [tool(name=f"look{number}") for number in range(129)]
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-4o", "openai/o3", "azure/mine"])
+def test_more_tools_than_the_provider_takes_are_told_before_the_request(model: str) -> None:
+    address = {"base_url": "https://some.openai.azure.com", "api_version": "2025-01-01"} if "azure" in model else {}
+    llm = LLM(LLMConfig.model_validate({"model": model, "api_key": "a-key", **address}), clock=FakeClock())
+    with pytest.raises(ModelRequestError, match=r"takes fewer tools \(at most 128, and 129 are offered.*exclude"):
+        llm.send(TALK, MANY)
+
+
+@pytest.mark.parametrize(("is_native", "tools"), [(True, MANY), (False, [])])
+def test_a_server_that_is_not_openais_is_sent_as_many_tools_as_there_are(tools: Any, *, is_native: bool) -> None:
+    with FakeProvider(text("ok")) as provider:
+        send(provider, model="openai/gpt-4o", native_tool_calling=is_native, tools=MANY)
+    assert len(provider.requests[0].body.get("tools", [])) == len(tools)
+
+
+def test_a_refusal_of_so_many_tools_says_what_to_do() -> None:
+    words = "Invalid 'tools': array too long. Expected an array with maximum length 128."
+    with FakeProvider(error(400, words)) as provider, pytest.raises(ModelRequestError, match="Leave some out"):
+        send(provider, tools=MANY)
 
 
 NO_TOOLS = [
