@@ -180,7 +180,7 @@ def test_a_service_whose_image_has_no_shell_is_stopped_too(private: PrivateEngin
             entry.size, entry.mode = len(program), 0o755
             archive.addfile(entry, io.BytesIO(program))
         api.import_image_from_data(packed.getvalue(), repository="no-shell", tag="1", changes=["USER 0"])
-    words = ["/dd", "if=/dev/zero", "of=/big", "bs=1M"]
+    words = ["/dd", "if=/dev/zero", "of=/big", "bs=512"]
     flood = Service("flood", image="no-shell:1", command=words, ports=(), healthcheck=())
     with DockerRuntime(IMAGE, limits=FLOOR, services=[flood]) as runtime:
         assert "service 'flood' wrote to it and was stopped" in notices_until(runtime, "was stopped")
