@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.conversation.approvals.rules import Finding, known_names, quoted
+from ohsandbox.conversation.approvals.rules.known_programs import variable_kinds
 from ohsandbox.conversation.approvals.rules.paths import secret_of_word
 from ohsandbox.conversation.approvals.rules.variables import RUN_BY_SHELL
 
@@ -151,6 +152,7 @@ class _PythonReader:
         """Constants that are paths outside a workspace, and names by which it may get one."""
 
     def look(self, node: ast.AST) -> None:
+        self.texts += [f"{name}={shlex.quote(value)} :" for name, value in _variables(node)]
         if isinstance(node, ast.Import | ast.ImportFrom):
             self.findings += _import_findings(node)
         elif isinstance(node, ast.Attribute):
@@ -328,6 +330,22 @@ def _import_findings(node: ast.Import | ast.ImportFrom) -> Iterator[Finding]:
             yield Finding("MEDIUM", f"Uses the network (module {root}).")
         elif root in sys.stdlib_module_names and root not in HARMLESS_MODULES | _NETWORK_MODULES:
             yield Finding("MEDIUM", f"The rules do not know what the module {root} is used for.")
+
+
+def _variables(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Constants that may set a variable by which programs work: of an item of a dictionary, or of a word of a call."""
+    pairs: list[tuple[ast.AST | None, ast.AST]] = []
+    if isinstance(node, ast.Dict):
+        pairs = list(zip(node.keys, node.values, strict=True))
+    elif isinstance(node, ast.Assign):
+        pairs = [(target.slice, node.value) for target in node.targets if isinstance(target, ast.Subscript)]
+    elif isinstance(node, ast.Call):
+        pairs = [(ast.Constant(keyword.arg), keyword.value) for keyword in node.keywords]
+        pairs += [(node.args[0], node.args[1])] if len(node.args) > 1 else []
+    for key, value in pairs:
+        name, text = _string(key), _string(value)
+        if name is not None and name.isupper() and text is not None and set(variable_kinds(name)) - {"text"}:
+            yield name, text
 
 
 def _binds(node: ast.AST) -> bool:
