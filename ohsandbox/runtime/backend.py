@@ -250,13 +250,20 @@ class Backend(ABC):
 
     # --- changes in a bound directory ------------------------------------------------------------------
 
-    def watch(self, *directories: Path) -> None:
+    def watch(self, *directories: Path, mounts: Sequence[Path] = (), read_only: Sequence[Path] = ()) -> None:
         """Record the contents of directories of this machine, for `workspace_changes`.
+
+        mounts: others of the sandbox, of which only that counts which git on this machine reads or runs.
+        read_only: others again, whose repositories may name files in these.
 
         Raises:
             UsageError: the state directory cannot be written.
         """
-        self._trackers = tuple(ChangeTracker(directory, subdirectory("workspaces")) for directory in directories)
+        state, every = subdirectory("workspaces"), (*directories, *mounts, *read_only)
+        self._trackers = tuple(
+            ChangeTracker(one, state, beside=[other for other in every if other != one], only_named=one in mounts)
+            for one in (*directories, *mounts)
+        )
 
     def _leave_watch(self) -> None:
         """Undo `watch`."""

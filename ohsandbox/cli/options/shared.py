@@ -138,8 +138,8 @@ class SandboxOptions:
         "Work on this branch of the workspace's repository in a tree of its own: see `ohsandbox branches`.", "NAME"
     )
     mount: list[str] | None = _sandbox(
-        "Bind one more directory of this machine, or with :ro a file. Diff, undo and the report of changes leave it "
-        "out. May be repeated.",
+        "Bind one more directory of this machine, or with :ro a file. Diff and undo leave it out, and the report of "
+        "changes tells only what git would run there. May be repeated.",
         "SRC:DST[:ro]",
         parser=mount_of,
     )

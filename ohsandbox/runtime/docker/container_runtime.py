@@ -109,15 +109,9 @@ class ContainerRuntime(Runtime):
             engine = connect(while_starting=self._prepare_while_starting, on_reconnect=self.add_notice)
             try:
                 container = get(engine)
-                if container.options.workspaces != self._options.workspaces:
+                if container.options.bound != self._options.bound:
                     self._leave_watch()
-                    self.watch(
-                        *(
-                            Path(workspace.source)
-                            for workspace in container.options.workspaces
-                            if not workspace.read_only
-                        )
-                    )
+                    self._watch_bound(container.options)
             except BaseException:
                 self._monitors.stop()
                 engine.close()
@@ -127,9 +121,17 @@ class ContainerRuntime(Runtime):
             self._unchecked = container.config is not None
             self._use(container)
 
-    def _watch_workspaces(self) -> None:
-        """Record the workspaces' contents; what the start itself changes there is no change of the sandbox's."""
-        self.watch(*self.host_workspaces.values())
+    def _watch_own(self) -> None:
+        self._watch_bound(self._options)
+
+    def _watch_bound(self, options: DockerOptions) -> None:
+        """Record what is in bound directories; what the start itself changes there is no change of the sandbox's."""
+        workspaces = [Path(one.source) for one in options.workspaces if not one.read_only]
+        mounts = [
+            path for path in map(Path, options.writable) if not any(path.is_relative_to(one) for one in workspaces)
+        ]
+        read_only = [Path(one.source) for one in options.bound if one.read_only and Path(one.source).is_dir()]
+        self.watch(*workspaces, mounts=mounts, read_only=read_only)
 
     def _prepare_while_starting(self) -> None:
         if self._sandbox is not None:  # it starts again

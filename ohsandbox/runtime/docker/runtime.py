@@ -244,7 +244,7 @@ class DockerRuntime(ContainerRuntime):
                 return attach.join(engine, self._options)
             return provision.create(
                 engine, self._options, progress=self._progress, cancel=self.start_cancel, networks=self._networks,
-                on_bound=self._watch_workspaces, before_services=self._monitors.begin_disk,
+                on_bound=self._watch_own, before_services=self._monitors.begin_disk,
             )  # fmt: skip
 
         self._begin(join_or_make)
@@ -264,7 +264,7 @@ class DockerRuntime(ContainerRuntime):
             from ohsandbox.runtime.docker import resume  # noqa: PLC0415 - most sandboxes are new
 
             begun, self.resumed = resume.resume(
-                engine, self._options, checkpoints, progress=self._progress, on_bound=self._watch_workspaces,
+                engine, self._options, checkpoints, progress=self._progress, on_bound=self._watch_own,
                 before_services=self._monitors.begin_disk,
             )  # fmt: skip
             return begun._replace(is_resumed=True)

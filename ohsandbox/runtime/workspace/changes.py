@@ -15,6 +15,7 @@ import secrets
 import stat
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -100,8 +101,18 @@ _LISTS = ("hooks", "remotes", "branches")
 """Directories in which git obeys every file; `git init` creates them empty, or with samples that it ignores."""
 
 
-def scan_tree(root: Path) -> WorkspaceScan:
-    """Scan everything below root: 200,000 names take about a second on a local disk."""
+def scan_named(root: Path, *, beside: Sequence[Path] = ()) -> WorkspaceScan:
+    """Look only at what git reads or runs in root by the settings and hooks at the top of it and of beside."""
+    found = WorkspaceScan(time.time(), {}, {}, {})
+    _mark_named(str(root.absolute()), found, [root, *beside])
+    return found
+
+
+def scan_tree(root: Path, *, beside: Sequence[Path] = ()) -> WorkspaceScan:
+    """Scan everything below root: 200,000 names take about a second on a local disk.
+
+    beside: other directories of the same sandbox, whose repositories may name files in this one.
+    """
     top = str(root.absolute())
     found = WorkspaceScan(time.time(), {}, {}, {})
     layouts: dict[str, set[str]] = {}
@@ -129,18 +140,20 @@ def scan_tree(root: Path) -> WorkspaceScan:
     for path in (path for path in links if not found.repositories.keys().isdisjoint(git_layout.parents_of(path))):
         with contextlib.suppress(OSError):
             found.marked[path] = (ChangeKind.WRITES_BY_GIT, _stamp(os.lstat(f"{top}/{path}")))
-    _mark_named(top, found)
+    _mark_named(top, found, beside)
     return found
 
 
-def _mark_named(top: str, found: WorkspaceScan) -> None:
+def _mark_named(top: str, found: WorkspaceScan, beside: Sequence[Path]) -> None:
     """Mark the paths that git reads or runs by its settings and hooks, wherever they are."""
     from ohsandbox.runtime.workspace import git_programs  # noqa: PLC0415 - only a bound directory is scanned
     from ohsandbox.runtime.workspace.git_settings import Names  # noqa: PLC0415 - only a bound directory is scanned
 
     pointers = {path: git_layout.pointed(top, path) for path, parts in found.repositories.items() if "" in parts}
     directories = [path for path in found.repositories if path not in pointers and (not path or _is_dotgit(path))]
-    for named in git_programs.named_paths(top, git_programs.repositories(top, directories, pointers)):
+    own = git_programs.repositories(top, directories, pointers)
+    others = git_programs.repositories_beside(str(directory.absolute()) for directory in beside)
+    for named in git_programs.named_paths(top, [*own, *others]):
         place = git_programs.package_directory(named.path) or named.path
         paths = [place]
         if place == named.path and named.names is Names.DIRECTORY:
@@ -344,14 +357,16 @@ class ChangeTracker:
     taken over, so that the first report includes the changes of its session.
     """
 
-    def __init__(self, root: Path, state: Path) -> None:
+    def __init__(self, root: Path, state: Path, *, beside: Sequence[Path] = (), only_named: bool = False) -> None:
         """Scan now, or take over the baseline of an earlier session that was killed.
+
+        With only_named it scans by `scan_named`.
 
         Raises:
             UsageError: state cannot be written.
         """
-        self.root = root
-        digest = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:32]
+        self.root, self._scan = root, partial(scan_named if only_named else scan_tree, root, beside=beside)
+        digest = hashlib.sha256(os.fsencode(root.resolve()) + b"\0named" * only_named).hexdigest()[:32]
         self._directory = state / digest
         self._lock: int | None = None
         try:
@@ -368,7 +383,7 @@ class ChangeTracker:
 
     def report(self) -> WorkspaceReport:
         """Return the unreported changes; from now on they count as reported."""
-        after = scan_tree(self.root)
+        after = self._scan()
         found = compare_scans(self.root, self._before, after)
         self._before, self.previous_was_killed = after, False
         if self._lock is not None:
@@ -394,7 +409,7 @@ class ChangeTracker:
     def _begin(self) -> tuple[Path, WorkspaceScan]:
         file = self._directory / f"{secrets.token_hex(8)}.json"
         self._lock = open_locked(file.with_suffix(".lock"), create=True)
-        before = scan_tree(self.root)
+        before = self._scan()
         self._write(file, before)
         return file, before
 

@@ -119,6 +119,14 @@ def repositories(
     return tuple(Repository(directory, tuple(sorted(own))) for directory, own in trees.items())
 
 
+def repositories_beside(directories: Iterable[str]) -> Iterator[Repository]:
+    """Yield the repositories at the top of other directories of a sandbox, and those above them."""
+    for directory in directories:
+        pointer = git_layout.pointed(directory, ".git")
+        own = [".git"] if os.path.isdir(f"{directory}/.git") else []
+        yield from repositories(directory, own, {".git": pointer} if pointer else {})
+
+
 def named_paths(workspace: str, found: Iterable[Repository]) -> list[NamedPath]:
     """Return the paths of a workspace that git reads or runs for a person in these repositories, existing or not."""
     found = list(found)

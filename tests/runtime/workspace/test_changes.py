@@ -281,6 +281,18 @@ def test_the_baseline_is_private(tree: Path, state: Path) -> None:
     watch.end()
 
 
+def test_what_a_repository_beside_the_directory_runs_is_told_as_that(tree: Path, tmp_path: Path) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    git(tree, "config", "core.hooksPath", str(mount / "hooks"))
+    before = scan_tree(mount, beside=[tree])
+    make(mount / "hooks" / "pre-commit", mode=0o755)
+    [alone] = compare_scans(mount, before, scan_tree(mount)).changes
+    [change] = compare_scans(mount, before, scan_tree(mount, beside=[tree])).changes
+    assert (alone.kind, change.kind) == (ChangeKind.EXECUTABLE, ChangeKind.RUNS_BY_GIT)
+    assert "core.hookspath" in change.detail.lower()
+
+
 KILLED = """
 import sys, os, signal
 from pathlib import Path

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ohsandbox.private_files import NEW_FILE
-from ohsandbox.runtime.workspace.git_layout import inside, opened_below, parents_of, read_small
+from ohsandbox.runtime.workspace.git_layout import MAX_SMALL_FILE, inside, opened_below, parents_of, read_small
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,8 @@ def add(workspace: str, path: str, git_directories: Mapping[str, str]) -> None:
     pattern = re.sub(r"([\\*?\[\]! #])", r"\\\1", relative)
     text = read_small(root, f"{info}/exclude") or ""
     line = f"{_header(root, workspace)}/{pattern}\n"
-    if line.count("\n") == len(("header", "pattern")) and line not in text:
+    is_whole = len(text) < MAX_SMALL_FILE // 4  # in bytes at most four times as long: `read_small` cuts no more
+    if is_whole and line.count("\n") == len(("header", "pattern")) and line not in text:
         _write(root, info, line + text)
 
 

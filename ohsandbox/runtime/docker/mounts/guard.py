@@ -351,10 +351,8 @@ class _MountPlan:
         Left to the report after the run: packages, whose directories package managers replace, programs behind a link,
         over which nothing can be mounted, and missing modules of Python, in whose place no file may stand.
         """
-        repositories = [*git_programs.repositories(self.root, used, self._pointers)]
-        for directory in beside:
-            own = [".git"] if Path(directory, ".git").is_dir() else []
-            repositories += git_programs.repositories(directory, own, {})
+        own = git_programs.repositories(self.root, used, self._pointers)
+        repositories = [*own, *git_programs.repositories_beside(beside)]
         for path, names, reason, may_be_created in git_programs.named_paths(self.root, repositories):
             if not path:
                 raise UsageError(

@@ -764,6 +764,27 @@ def test_what_a_repository_beside_the_workspace_names_in_it_is_guarded(project: 
     assert locked("shared") in guard(str(project), "guarded", beside=[str(project.parent / "other")])
 
 
+@pytest.mark.docker
+@pytest.mark.parametrize("read_only", [False, True])
+def test_what_a_repository_of_another_mount_runs_is_told_wherever_it_is(
+    sandbox: Any, sh: Any, project: Path, tmp_path: Path, *, read_only: bool
+) -> None:
+    """The program is in a directory of packages, which is not guarded: `npm install` replaces it."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    owned(tools)
+    host_git(project, "config", "diff.external", str(tools / "node_modules" / "dx"))
+    if read_only:
+        runtime = sandbox("ohsandbox-base:busybox", workspace=tools, mounts=[f"{project}:/project:ro"])
+    else:
+        runtime = sandbox("ohsandbox-base:busybox", workspace=project, mounts=[f"{tools}:/tools"])
+    place = runtime.workdir if read_only else "/tools"
+    assert sh(runtime, f"mkdir {place}/node_modules && echo echo >{place}/node_modules/dx").code == 0
+    [change] = [change for change in runtime.workspace_changes().changes if change.kind is ChangeKind.RUNS_BY_GIT]
+    assert change.path == ("node_modules" if read_only else f"{tools}/node_modules")
+    assert change.detail.startswith("diff.external = ")
+
+
 def test_a_workspace_that_is_itself_a_directory_of_hooks_is_refused(
     project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
