@@ -21,10 +21,10 @@ from ohsandbox.runtime.sessions import ShellSessions
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from os import PathLike
 
-    from ohsandbox.runtime.process.worker import OnBytes
+    from ohsandbox.runtime.process.worker import CallResult, OnBytes, WorkerCall
     from ohsandbox.runtime.results import Checkpoint
     from ohsandbox.runtime.tool_calls import MCPAction, MCPToolCaller
     from ohsandbox.schema import Observation
@@ -140,7 +140,14 @@ class Runtime(ShellSessions, AsyncLifecycle):
         self.keep_outside(env)
         if cancel is not None and cancel.is_set():
             return ExecResult(None, b"", b"", not_started=True, cause="cancelled", cancelled=True)
-        return process.run(self._call, self.ran_out_of_memory)
+        return self._run(process, self._call, self._notices, len(self._notices))
+
+    def _run(
+        self, process: Process, call: Callable[[WorkerCall], CallResult], notices: Sequence[str], known: int
+    ) -> ExecResult:
+        """Run a process, and add to its result what came after the known notices."""
+        result = process.run(call, self.ran_out_of_memory)
+        return result._replace(notice=self._notices_after(notices, known))
 
     def _begin_run(self, *words: Any, **options: Any) -> Begun[ExecResult] | None:
         """Begin `run` in an event loop's thread; return None if that might block."""
@@ -149,7 +156,7 @@ class Runtime(ShellSessions, AsyncLifecycle):
         process = Process(words[0], self._absolute, **options)
         self.keep_outside(options.get("env"))
         exchange = self._begin_call(process.call)
-        finish = partial(process.run, partial(self._call, begun=exchange), self.ran_out_of_memory)
+        finish = partial(self._run, process, partial(self._call, begun=exchange), self._notices, len(self._notices))
         return None if exchange is None else Begun(partial(exchange.worker.ended, exchange), finish)
 
     # --- files --------------------------------------------------------------------------------

@@ -237,6 +237,11 @@ class RecoveringBackend(Backend):
         notices, self._notices = self._notices, []
         return "; ".join(notices) or None
 
+    def _notices_after(self, known: Sequence[str], count: int) -> str | None:
+        """Return, and keep, the notices that came since `_notices` was known with count items; None if none came."""
+        fresh = [*known[count:], *(self._notices if self._notices is not known else ())]
+        return "; ".join(fresh) or None
+
     def ran_out_of_memory(self) -> bool:
         """Whether the OOM killer has killed a process of the sandbox since the last call."""
         if not self.private_processes:

@@ -29,6 +29,9 @@ class ExecResult(NamedTuple):
     """Why it ended, if not by itself: 'timeout', 'cancelled', 'out of memory', 'signal 9'; else None."""
     cancelled: bool = False
     """Whether the caller's `cancel` killed it, with its descendants; stdout and stderr have the output until then."""
+    notice: str | None = None
+    """A message of the runtime that came while it ran: the free space fell below the floor, and what was stopped. The
+    next result of a shell has it as well."""
 
 
 class CommandObservation(Observation):
