@@ -405,7 +405,8 @@ def _outer_git_directory(workspace: str) -> dict[str, str]:
             continue
         relative = "/".join([".."] * number)
         if Path(top, ".git").is_dir():
-            return {relative: f"{top}/.git"} if relative else {}
+            is_own = relative and not Path(top, ".git").is_symlink()
+            return {relative: f"{top}/.git"} if is_own else {}
         target = git_layout.pointed(top, ".git")
         directory = os.path.normpath(f"{top}/{target}") if target and not target.startswith("/") else target
         if directory is None or PurePosixPath(directory).is_relative_to(workspace):
