@@ -55,6 +55,7 @@ _ASK_AGAIN_S = 60.0
 """Time after which a refused node is asked again: its engine may have been started since."""
 NODE_WAIT_S = 120.0
 """Time for which a trial waits for a node when there is none: Ray notices a dead one within a minute."""
+_LEFT = "the Ray cluster was left"
 CLOSE_S = 8.0
 """Time to close: removing a sandbox takes 0.2 s, and longer when others are removed at the same time. What a node has
 not removed by then, its next worker removes; a node that hangs must not hold an interrupted run."""
@@ -147,7 +148,7 @@ class NodeWorker:
 
     def run(self, spec: TrialSpec, packed: _PackedTask) -> tuple[str, bytes]:
         """Run the trial; return its result as JSON, and its files as a gzipped archive."""
-        root = Path(self._directory.name)
+        root = Path(self._directory.name).resolve()  # unpacking follows no symlink
         with self._lock:
             places = self._unpacked(packed, root)
             agent = self._agents.setdefault(spec.options.run_id, spec.agent)
@@ -232,7 +233,7 @@ class RayExecutor:
         self._changed = threading.Condition()
         """Holds the lock of the four above; notified when a node was joined or refused."""
         self._packed: dict[str, Any] = {}
-        self._ended: SimpleQueue[tuple[_Trial, str, Future[Any]] | None] = SimpleQueue()
+        self._ended: SimpleQueue[tuple[_Trial, str, _Node, Future[Any]] | None] = SimpleQueue()
         self._closed = threading.Event()
         with _signal_handlers_kept():
             try:
@@ -240,7 +241,7 @@ class RayExecutor:
             except (ConnectionError, ValueError, RuntimeError) as error:
                 cluster_address = address or os.environ.get("RAY_ADDRESS")
                 raise UsageError(
-                    f"No Ray cluster answers at {cluster_address}: {str(error).splitlines()[0]} "
+                    f"No Ray cluster answers at {cluster_address}: {_first_line(error)} "
                     "Start one with `ray start --head`."
                 ) from None
 
@@ -269,41 +270,50 @@ class RayExecutor:
     def _place(self, trial: _Trial) -> None:
         """Start the trial on the node that runs the fewest; without one, it waits."""
         with self._changed:
-            if not self._nodes:
+            is_closed = self._closed.is_set()
+            if not self._nodes and not is_closed:
                 self._waiting.append(trial)
                 return
-            node_id, node = min(self._nodes.items(), key=lambda item: item[1].running)
-            node.running += 1
+            if not is_closed:
+                node_id, node = min(self._nodes.items(), key=lambda item: item[1].running)
+                node.running += 1
+        if is_closed:
+            _give_up([trial], _LEFT)
+            return
         try:
             if (packed := self._packed.get(trial.spec.task_digest)) is None:
                 packed = self._packed[trial.spec.task_digest] = self._ray.put(pack(trial.spec))
             remote_outcome = node.actor.run.remote(trial.spec, packed).future()
         except BaseException as error:  # noqa: BLE001 - told to the run
-            node.running -= 1
+            with self._changed:
+                node.running -= 1
             trial.outcome.set_exception(error)
             return
-        remote_outcome.add_done_callback(lambda ended: self._ended.put((trial, node_id, ended)))
+        remote_outcome.add_done_callback(lambda ended: self._ended.put((trial, node_id, node, ended)))
 
     def _take_results(self) -> None:
         while (ended := self._ended.get()) is not None:
-            self._finish(*ended)
+            outcome = ended[0].outcome
+            try:
+                outcome.set_result(self._finish(*ended))
+            except BaseException as error:  # noqa: BLE001 - told to the run; this thread serves all trials
+                if not outcome.done():
+                    outcome.set_exception(error)
 
-    def _finish(self, trial: _Trial, node_id: str, remote_outcome: Future[Any]) -> None:
-        """Handle the end of a trial."""
+    def _finish(self, trial: _Trial, node_id: str, node: _Node, remote_outcome: Future[Any]) -> TrialResult:
+        """Return the result of a trial that has ended; node_id may be that of a worker that was joined since."""
         with self._changed:
-            if node_id in self._nodes:
-                self._nodes[node_id].running -= 1
+            node.running -= 1
         try:
             text, data = remote_outcome.result()
-            trial.outcome.set_result(_taken(text, data, trial.spec, trial.directory))
         except self._ray.exceptions.RayTaskError as error:  # our own code failed there
-            trial.outcome.set_exception(error.cause or error)
+            raise error.cause or error from None
         except self._ray.exceptions.RayError as error:
             with self._changed:
-                self._nodes.pop(node_id, None)
-            trial.outcome.set_result(_lost(trial.spec, type(error).__name__, str(error).splitlines()[0]))
-        except BaseException as error:  # noqa: BLE001 - told to the run
-            trial.outcome.set_exception(error)
+                if self._nodes.get(node_id) is node:
+                    del self._nodes[node_id]
+            return _lost(trial.spec, type(error).__name__, _first_line(error))
+        return _taken(text, data, trial.spec, trial.directory)
 
     def _watch(self) -> None:
         """Look for changes of the cluster until the end."""
@@ -314,38 +324,43 @@ class RayExecutor:
                 log.warning("The Ray cluster cannot be asked for its nodes: %s", error)
 
     def _look(self) -> None:
-        """Find nodes that joined or left the cluster, and give up trials that have waited too long for one."""
-        alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+        """Give up trials that have waited too long for a node, and find nodes that joined or left the cluster."""
         now = time.monotonic()
+        with self._changed:
+            given_up = [trial for trial in self._waiting if now >= trial.not_after]
+            self._waiting = [trial for trial in self._waiting if now < trial.not_after]
+        _give_up(given_up, "no node of the Ray cluster is alive")
+        alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
         with self._changed:
             for node_id in self._nodes.keys() - alive:
                 del self._nodes[node_id]
             refused = {node_id for node_id, refusal in self._refused.items() if now < refusal.not_before}
             joining = alive - self._nodes.keys() - self._joining - refused
             self._joining |= joining
-            given_up = [trial for trial in self._waiting if now >= trial.not_after]
-            self._waiting = [trial for trial in self._waiting if now < trial.not_after]
         for node_id in joining:
             threading.Thread(target=self._join, args=(node_id,), name="ohsandbox-ray-join", daemon=True).start()
-        for trial in given_up:
-            trial.outcome.set_result(_lost(trial.spec, "NodeLost", "no node of the Ray cluster is alive"))
 
     def _join(self, node_id: str) -> None:
-        """Start a worker on the node, and accept it if the worker reports that trials can run."""
+        """Start a worker on the node, and accept it if the worker reports that trials can run.
+
+        Once this is closed nothing of Ray is called: it would start a cluster of its own.
+        """
+        if self._closed.is_set():
+            return
         actor = None
         try:
             actor = self._worker(node_id)
             version, fault = self._ray.get(actor.check.remote(), timeout=JOIN_S)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - of Ray: a dead node taken for alive, or `shutdown`
-            if self._closed.is_set():
-                return
-            fault, version = next(iter(str(error).splitlines()), type(error).__name__), __version__
+            fault, version = _first_line(error), __version__
         if version != __version__:
             fault = f"it has ohsandbox {version}, and this machine {__version__}"
-        if fault is not None and actor is not None:
+        if fault is not None and actor is not None and not self._closed.is_set():
             self._ray.kill(actor)
         with self._changed:
             self._joining.discard(node_id)
+            if self._closed.is_set():
+                return
             if fault is None:
                 self._refused.pop(node_id, None)
                 self._nodes[node_id] = _Node(actor)
@@ -371,10 +386,12 @@ class RayExecutor:
 
     def close(self) -> None:
         """See `TrialExecutor.close`; also leave the cluster."""
-        self._closed.set()
         with self._changed:
+            self._closed.set()
             actors = [node.actor for node in self._nodes.values()]
             self._nodes.clear()
+            waiting, self._waiting = self._waiting, []
+        _give_up(waiting, _LEFT)
         closing = [actor.close.remote() for actor in actors]
         self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S) if closing else None
         self._ray.shutdown()
@@ -385,10 +402,19 @@ def _taken(text: str, data: bytes, spec: TrialSpec, directory: Path) -> TrialRes
     """Return the result that a node sends, with its files in the directory; a fault of the node where they are none."""
     try:
         result = TrialResult.model_validate_json(text)
-        unpack_gzipped(data, directory, _RESULT_LIMITS)
+        unpack_gzipped(data, directory.resolve(), _RESULT_LIMITS)  # the user may have named it by a symlink
     except (ToolError, ValidationError) as error:
         return _lost(spec, type(error).__name__, f"what it returned is not taken: {' '.join(str(error).split())[:300]}")
     return result
+
+
+def _give_up(trials: list[_Trial], message: str) -> None:
+    for trial in trials:
+        trial.outcome.set_result(_lost(trial.spec, "NodeLost", message))
+
+
+def _first_line(error: BaseException) -> str:
+    return next(filter(None, str(error).splitlines()), type(error).__name__)
 
 
 def _lost(spec: TrialSpec, kind: str, message: str) -> TrialResult:

@@ -7,7 +7,9 @@ import io
 import os
 import pickle
 import tarfile
+import tempfile
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -258,3 +260,184 @@ def test_nodes_are_asked_at_once_and_a_refused_one_again(monkeypatch: pytest.Mon
     del cluster.answers["b"]
     assert look() == 2, "the other has left"
     assert executor._nodes.keys() == {"a"}
+
+
+class TaskError(RuntimeError):
+    """An error of our own code on a node, as Ray gives it."""
+
+    cause: BaseException | None = None
+
+
+class OneNode:
+    """A cluster of one node, on which every trial runs until `end`; what is called after its end is recorded."""
+
+    exceptions = SimpleNamespace(RayError=ConnectionError, RayTaskError=TaskError)
+
+    def __init__(self) -> None:
+        self.workers = 0
+        self.runs: list[Future[Any]] = []
+        self.answers = threading.Event()
+        self.answers.set()
+        self.is_shut_down = False
+        self.calls_after: list[str] = []
+
+    def worker(self, name: str) -> Any:
+        self.workers += 1
+        return SimpleNamespace(
+            check=SimpleNamespace(remote=lambda: name),
+            run=SimpleNamespace(remote=lambda *_: SimpleNamespace(future=self.run)),
+            close=SimpleNamespace(remote=lambda: None),
+        )
+
+    def run(self) -> Future[Any]:
+        self.called("run")
+        self.runs.append(Future())
+        return self.runs[-1]
+
+    def called(self, name: str) -> None:
+        if self.is_shut_down:
+            self.calls_after.append(name)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"NodeID": "a", "Alive": True}]
+
+    def get(self, _: str, timeout: float) -> tuple[str, str | None]:
+        assert self.answers.wait(timeout)
+        return __version__, None
+
+    def put(self, data: object) -> object:
+        self.called("put")
+        return data
+
+    def kill(self, _: object) -> None:
+        self.called("kill")
+
+    def wait(self, *_: object, **__: object) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
+
+
+@pytest.fixture
+def one_node(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, OneNode]]:
+    """An executor, and the cluster that it uses."""
+    import ray  # noqa: PLC0415 - slow
+
+    from ohsandbox.evaluation import ray_executor  # noqa: PLC0415 - as above
+
+    monkeypatch.setattr(ray, "init", lambda *_, **__: None)
+    executor, cluster = ray_executor.RayExecutor(2), OneNode()
+    monkeypatch.setattr(executor, "_ray", cluster)
+    monkeypatch.setattr(executor, "_worker", cluster.worker)
+    yield executor, cluster
+    cluster.answers.set()
+    executor.close()
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> TrialSpec:
+    write_task(tmp_path / "task")
+    [task] = load_tasks(tmp_path / "task").tasks
+    return TrialSpec(task, "d", 1, OracleAgent(), TrialOptions(run_id="r"))
+
+
+def _joined(executor: Any) -> None:
+    with executor._changed:
+        assert executor._changed.wait_for(lambda: executor._nodes, 30)
+
+
+def test_no_error_of_a_trial_ends_the_thread_that_takes_results(
+    one_node: tuple[Any, OneNode], spec: TrialSpec, tmp_path: Path
+) -> None:
+    executor, cluster = one_node
+    executor.check()
+    cancelled = executor.submit(spec, tmp_path / "cancelled")
+    assert cancelled.cancel()
+    cluster.runs[0].set_result((RESULT, b""))
+    own = executor.submit(spec, tmp_path / "own")
+    cluster.runs[1].set_exception(TaskError())
+    with pytest.raises(TaskError):
+        own.result(30)
+    lost = executor.submit(spec, tmp_path / "lost")
+    cluster.runs[2].set_exception(ConnectionError(""))
+    fault = lost.result(30).fault
+    assert (fault.kind, fault.message) == ("ConnectionError", "ConnectionError")
+
+
+def test_the_late_end_of_a_dead_worker_leaves_the_one_joined_since(
+    one_node: tuple[Any, OneNode], spec: TrialSpec, tmp_path: Path
+) -> None:
+    executor, cluster = one_node
+    executor.check()
+    first, second = (executor.submit(spec, tmp_path / name) for name in ("first", "second"))
+    cluster.runs[0].set_exception(ConnectionError("it died"))
+    assert first.result(30).outcome == "infrastructure_error"
+    executor._look()
+    _joined(executor)
+    assert cluster.workers == 2
+    cluster.runs[1].set_exception(ConnectionError("it died"))
+    assert second.result(30).outcome == "infrastructure_error"
+    assert [node.running for node in executor._nodes.values()] == [0]
+
+
+def test_a_trial_is_given_up_though_the_head_does_not_answer(
+    one_node: tuple[Any, OneNode], spec: TrialSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ohsandbox.evaluation import ray_executor  # noqa: PLC0415 - slow
+
+    def nodes() -> None:
+        raise TimeoutError("the head does not answer")
+
+    executor, cluster = one_node
+    monkeypatch.setattr(ray_executor, "NODE_WAIT_S", 0)
+    monkeypatch.setattr(cluster, "nodes", nodes)
+    outcome = executor.submit(spec, tmp_path)
+    with pytest.raises(TimeoutError):
+        executor._look()
+    assert outcome.result(0).fault.kind == "NodeLost"
+
+
+def test_after_the_end_nothing_of_ray_is_called_which_would_start_a_cluster(
+    one_node: tuple[Any, OneNode], spec: TrialSpec, tmp_path: Path
+) -> None:
+    executor, cluster = one_node
+    cluster.answers.clear()
+    executor._look()
+    [join] = [thread for thread in threading.enumerate() if thread.name == "ohsandbox-ray-join"]
+    waiting = executor.submit(spec, tmp_path)
+    executor.close()
+    cluster.answers.set()
+    join.join(30)
+    assert waiting.result(0).fault.kind == "NodeLost"
+    assert executor.submit(spec, tmp_path).result(0).fault.kind == "NodeLost"
+    assert not executor._nodes
+    executor._join("a")
+    assert cluster.workers == 1
+    assert cluster.calls_after == []
+
+
+def test_results_lie_behind_a_symlink_of_the_user(spec: TrialSpec, tmp_path: Path) -> None:
+    from ohsandbox.evaluation import ray_executor  # noqa: PLC0415 - slow
+
+    (tmp_path / "real" / "trial").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    taken = ray_executor._taken(RESULT, packed_tree(".", "a"), spec, tmp_path / "link" / "trial")
+    assert taken.outcome == "pass"
+    assert (tmp_path / "real" / "trial" / "a").exists()
+
+
+def test_a_node_unpacks_tasks_where_its_temporary_directory_is_a_symlink(
+    spec: TrialSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ohsandbox.evaluation.ray_executor import NodeWorker, pack  # noqa: PLC0415 - slow
+
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "link"))
+    worker = NodeWorker(1, None)
+    try:
+        assert worker.check()[1] is None
+        assert TrialResult.model_validate_json(worker.run(spec, pack(spec))[0]).task == spec.task.id
+    finally:
+        worker.close()
