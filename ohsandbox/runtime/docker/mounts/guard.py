@@ -79,7 +79,9 @@ def guard(
         for path, status in plan.linked:
             above = (place for place in (path, *git_layout.parents_of(path)) if place in read_only)
             is_guarded = read_only.get(next(above, ""), False)
-            size = min(status.st_size, status.st_blocks * 512)  # stat(3type): a block of this count has 512 bytes
+            size = status.st_size
+            if status.st_blocks > 1:  # until a new file is on the disk, ZFS counts 1 (openzfs/zfs#13991), others 0
+                size = min(size, status.st_blocks * 512)  # stat(3type): a block of this count has 512 bytes
             linked.append(LinkedFile(workspace, path, status.st_dev, status.st_ino, status.st_nlink, size, is_guarded))
     return mounts
 

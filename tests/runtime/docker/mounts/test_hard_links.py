@@ -278,6 +278,18 @@ def test_a_copy_has_the_holes_of_the_file_and_holes_take_no_part_of_the_bounds(
     assert copy.stat().st_blocks == (cache / "a.py").stat().st_blocks
 
 
+def test_a_file_of_which_no_block_is_counted_yet_takes_its_whole_size(
+    project: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a file looks on ZFS until it is written to the disk: here it is a hole."""
+    with (cache / "a.py").open("wb") as file:
+        file.truncate(2 << 20)
+    assert (cache / "a.py").stat().st_blocks == 0
+    monkeypatch.setattr(hard_links, "MAX_COPY_BYTES", 1 << 20)
+    with pytest.raises(UsageError, match=r"that takes 2\.\d MB"):
+        _bind(project)
+
+
 def test_the_progress_of_large_copies_is_told(project: Path, cache: Path) -> None:
     (cache / "a.py").write_bytes(os.urandom(40 << 20))
     told: list[PullProgress] = []
