@@ -102,12 +102,17 @@ class Container:
                 self._changed.notify_all()
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self, *, waits: bool = True) -> Iterator[None]:
         """Context in which the container's processes are paused, if the engine can pause (a rootless one may not).
 
-        Entering it waits for execs that are starting; no exec starts within it.
+        Entering it waits for execs that are starting, and for other such contexts; no exec starts within it.
+
+        Raises:
+            SandboxPaused: another such context has it paused, and waits is False.
         """
         with self._changed:
+            if self._frozen and not waits:
+                raise self._paused()
             self._changed.wait_for(lambda: not self._frozen)
             self._frozen = True
         is_paused = False

@@ -376,9 +376,14 @@ class ContainerRuntime(Runtime):
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Context in which the sandbox and its services are paused, as far as the engine can."""
+        """Context in which the sandbox and its services are paused, as far as the engine can.
+
+        Raises:
+            SandboxPaused: others here, such as a checkpoint, have them paused.
+        """
         target = self._require_sandbox()
-        with target.container.paused(), contextlib.nullcontext() if target.pod is None else target.pod.paused():
+        services = contextlib.nullcontext() if target.pod is None else target.pod.paused(waits=False)
+        with target.container.paused(waits=False), services:
             yield
 
     def _ends_all_from_inside(self, target: Sandbox) -> bool:

@@ -213,11 +213,11 @@ class Pod:
         return [name for name in ended if name not in self._stopped]
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Context in which all services are paused, as far as the engine can."""
+    def paused(self, *, waits: bool = True) -> Iterator[None]:
+        """Context in which all services are paused, as far as the engine can; waits as in `Container.paused`."""
         with contextlib.ExitStack() as held:
             for one in self.running.values():
-                held.enter_context(one.container.paused())
+                held.enter_context(one.container.paused(waits=waits))
             yield
 
     def kill(self) -> None:
