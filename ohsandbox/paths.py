@@ -160,18 +160,52 @@ def check_own(directory: Path) -> None:
 
 
 def _check_ours(path: Path, status: os.stat_result, *, is_above: bool) -> None:
-    """Check owner and mode; others may write a directory above the one in question if it is sticky, as /tmp is."""
-    if status.st_uid not in _ourselves() and not (is_above and status.st_uid == _UNKNOWN_USER):
+    """Check owner and mode; others may write a directory above the one in question if it is sticky, as /tmp is.
+
+    So may a group that holds only the owner: with user-private groups and umask 002, `~/.local` has mode 0775.
+    """
+    if status.st_uid not in _ourselves() and not (is_above and _is_unmapped(status.st_uid)):
         raise UsageError(
             f"{str(path)!r} belongs to user {status.st_uid}, who could change what ohsandbox does. "
             f"Make it yours (`chown`), or name one of your own with {STATE_VARIABLE} or --dir."
         )
-    if status.st_mode & 0o022 and not (is_above and status.st_mode & stat.S_ISVTX):
+    is_fine = is_above and (status.st_mode & stat.S_ISVTX or _is_private_group(path, status))
+    if status.st_mode & 0o022 and not is_fine:
         mode = "700" if not is_above and stat.S_ISDIR(status.st_mode) else "go-w"
         raise UsageError(
             f"{str(path)!r} may be written by other users (mode {stat.S_IMODE(status.st_mode):04o}), who "
             f"could change what ohsandbox does. Look at what is in it, then run `chmod {mode} {path}`."
         )
+
+
+def _is_unmapped(uid: int) -> bool:
+    """Whether a user id stands for those of the machine that our user namespace does not have (user_namespaces(7))."""
+    try:
+        return uid == _UNKNOWN_USER and Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]
+    except OSError:
+        return False
+
+
+def _is_private_group(path: Path, status: os.stat_result) -> bool:
+    """Whether those who may write a directory are its owner and a group of the same name that holds nobody else."""
+    import grp  # noqa: PLC0415 - few directories have such a mode
+
+    if status.st_mode & 0o002:
+        return False
+    try:
+        owner, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
+    except KeyError:
+        return False
+    # with an ACL, the mode shows its mask in place of the group: other users may be in it (acl(5))
+    attributes: list[str] = []
+    with contextlib.suppress(OSError, AttributeError):  # ignored: a file system or an operating system without any
+        attributes = os.listxattr(path)
+    return (
+        (group.gr_gid, group.gr_name) == (owner.pw_gid, owner.pw_name)
+        and {owner.pw_name}.issuperset(group.gr_mem)
+        and "system.posix_acl_access" not in attributes
+        and all(user.pw_uid == owner.pw_uid for user in pwd.getpwall() if user.pw_gid == group.gr_gid)
+    )
 
 
 def _ourselves() -> set[int]:

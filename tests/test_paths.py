@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import stat
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -113,11 +115,72 @@ def test_every_directory_above_counts_since_another_could_be_put_in_its_place(
     state.mkdir(parents=True, mode=0o700)
     monkeypatch.setenv("OHSANDBOX_HOME", str(state))
     above = state.parents[levels - 1]
-    above.chmod(0o775)
+    above.chmod(0o777)
     with pytest.raises(UsageError, match=f"chmod go-w {above}`"):
         state_dir()
-    above.chmod(0o1775)
+    above.chmod(0o1777)
     assert state_dir() == state
+
+
+def own_group() -> int | None:
+    """The group that holds only the user of this process; None where there is none (macOS)."""
+    user = pwd.getpwuid(os.geteuid())
+    group = grp.getgrgid(user.pw_gid)
+    return group.gr_gid if (group.gr_name, group.gr_mem) == (user.pw_name, []) else None
+
+
+@pytest.mark.skipif(own_group() is None, reason="this user has no group of its own")
+def test_a_directory_above_that_only_the_owners_own_group_may_write_is_not_refused(home: Path) -> None:
+    os.chown(home, -1, own_group() or 0)
+    home.chmod(0o775)
+    assert state_dir() == home / ".ohsandbox"
+    home.chmod(0o777)
+    with pytest.raises(UsageError, match=f"chmod go-w {home}`"):
+        state_dir()
+
+
+@as_root
+def test_a_directory_above_that_another_group_may_write_is_refused(home: Path) -> None:
+    for gid in {group.gr_gid for group in grp.getgrall()} - {os.getgid()}:
+        os.chown(home, -1, gid)
+        home.chmod(0o775)
+        with pytest.raises(UsageError, match=f"chmod go-w {home}`"):
+            state_dir()
+
+
+@pytest.mark.skipif(
+    own_group() is None or sys.platform != "linux", reason="Linux shows the mask of an ACL as the group"
+)
+def test_a_directory_above_that_an_acl_lets_another_user_write_is_refused(home: Path) -> None:
+    os.chown(home, -1, own_group() or 0)
+    entries = [(0x01, 7, -1), (0x02, 7, 1234), (0x04, 7, -1), (0x10, 7, -1), (0x20, 5, -1)]  # acl(5): user 1234 rwx
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    try:
+        os.setxattr(home, "system.posix_acl_access", acl)
+    except OSError:
+        pytest.skip("this file system has no ACLs")
+    assert stat.S_IMODE(home.stat().st_mode) == 0o775
+    with pytest.raises(UsageError, match=f"chmod go-w {home}`"):
+        state_dir()
+
+
+@as_root
+def test_a_directory_above_of_nobody_is_another_users(home: Path) -> None:
+    os.chown(home, 65534, 65534)
+    with pytest.raises(UsageError, match="belongs to user 65534"):
+        state_dir()
+
+
+@as_root
+def test_in_a_user_namespace_the_machines_directories_are_not_refused(home: Path) -> None:
+    os.chown(home, 1234, 1234)
+    home.chmod(0o755)
+    script = "import os; from ohsandbox.paths import state_dir; print(os.stat(os.environ['HOME']).st_uid, state_dir())"
+    entered = ["unshare", "--user", "--map-root-user"]
+    if subprocess.run([*entered, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine makes no user namespaces")
+    ended = subprocess.run([*entered, sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.stdout == f"65534 {home}/.ohsandbox\n", ended.stderr
 
 
 def test_the_real_directory_of_a_link_counts(home: Path, tmp_path: Path) -> None:
