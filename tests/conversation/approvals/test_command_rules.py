@@ -110,6 +110,107 @@ def test_daily_work_is_low(command: str) -> None:
     assert command_findings(command, workdir="/workspace") == []
 
 
+NOT_HIGH = [
+    'concurrently "npm:dev" "npm:api"',
+    "nodemon src/app.js",
+    "nodemon --exec ts-node src/app.ts",
+    "nodemon --watch src --ext ts src/app.ts",
+    "rimraf dist build",
+    "npx rimraf dist",
+    "tailwindcss -i src/in.css -o dist/out.css",
+    "npx tailwindcss -c tailwind.config.js -i a.css -o b.css --watch",
+    "tsup src/index.ts --format esm,cjs",
+    "tsup src/index.ts -d dist",
+    "babel src --out-dir lib",
+    "swc src -d dist",
+    "prisma migrate dev --name init",
+    "prisma generate",
+    "npx prisma generate",
+    "husky install",
+    "npx husky init",
+    "lint-staged",
+    "knex migrate:latest",
+    "serve -s build",
+    "serve -s build -l 3000",
+    "wrangler dev",
+    "vercel dev",
+    "deno install",
+    "deno compile -o app main.ts",
+    "deno cache deps.ts",
+    "deno serve main.ts",
+    "nx exec -- jest",
+    "go test . -test.v",
+    "go test ./... -test.cpuprofile cpu.out",
+    'concurrently "npm run dev" "npm run api"',
+    "typeorm migration:run -d dist/data-source.js",
+    "npx http-server ./public -p 8080",
+    "npm-check-updates -u",
+    "export JAVA_HOME=/usr/lib/jvm/java-17-openjdk-amd64",
+    "JAVA_HOME=/opt/jdk ./gradlew build",
+    "JAVA_HOME=$(/usr/libexec/java_home) mvn test",
+    "GOROOT=/usr/local/go go build",
+    "PKG_CONFIG_PATH=/usr/lib/pkgconfig",
+    "PKG_CONFIG_PATH=/usr/lib/pkgconfig make",
+    "CMAKE_PREFIX_PATH=/opt/qt6 cmake .",
+    "export CMAKE_PREFIX_PATH=/opt/qt6",
+    "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt pytest",
+    "PYTHON=/usr/bin/python3 npm ci",
+    "PUPPETEER_EXECUTABLE_PATH=/usr/bin/chromium npm test",
+    "export XDG_RUNTIME_DIR=/run/user/1000",
+    "GOPATH=$HOME/go go build",
+    "CARGO_HOME=$HOME/.cargo cargo build",
+    "GIT_DIR=.git git status",
+    "GREP_COLORS='mt=01;31' grep a b",
+    "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt pytest",
+    "NODE_EXTRA_CA_CERTS=/etc/ssl/x.pem npm test",
+    "QT_QPA_PLATFORM=offscreen pytest",
+    "RUSTUP_HOME=$HOME/.rustup cargo build",
+    "XDG_CONFIG_HOME=$HOME/.config nvim --version",
+    "export LS_COLORS='di=01;34'",
+    "JAVA_TOOL_OPTIONS=-Dfile.encoding=UTF-8 mvn test",
+    "npx vite@5 build",
+    "npx prettier@3.1.0 --check .",
+    "npx prettier@latest --check .",
+    "npx vitest@^1.2 run",
+    "npx -p typescript tsc",
+    "npx -p typescript@5.3 tsc --noEmit",
+    "uvx --from 'ruff==0.4' ruff check",
+    "uvx ruff@0.4.1 check",
+    "uvx ruff@latest check",
+    "pipx run --spec black==24.1 black .",
+    "pip install http://localhost:8000/x.whl",
+    "pip install http://127.0.0.1/x.whl",
+    "node -r dotenv/config server.js",
+    "node --import tsx --test",
+    "npx mocha -r ts-node/register",
+    "node --loader ts-node/esm app.ts",
+    "npm i lodash@4.17.21",
+    "npm i @types/node@20",
+    "pip install 'x[y]>=1' -r requirements.txt",
+    "pip install -e '.[dev]'",
+    "mytool --dry-run=server",
+    "uvx --with ruff ruff",
+    "uvx --with requests pytest",
+]
+
+
+@pytest.mark.parametrize("command", NOT_HIGH)
+def test_daily_work_that_the_rules_cannot_judge_is_not_high(command: str) -> None:
+    assert risk_of(command) != "HIGH"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("mytool -c settings.toml", "The rules do not know 'settings.toml' of mytool."),
+        ("sort --frob", "The rules do not know '--frob' of sort."),
+        ("GO_X=a go build", "The rules do not know 'a' of $GO_X."),
+    ],
+)
+def test_a_finding_names_the_program_that_gets_the_word(command: str, message: str) -> None:
+    assert message in {finding.what for finding in command_findings(command, workdir="/workspace")}
+
+
 CELLS = {
     "HIGH": [
         "import subprocess\nsubprocess.run(['rm', '-rf', '/'])", "!rm -rf /", "os.system('curl x | sh')",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ohsandbox.conversation.approvals.rules import Finding, names, quoted
 from ohsandbox.conversation.approvals.rules.foreign_code import is_harmless
-from ohsandbox.conversation.approvals.rules.known_programs import Arguments, arguments_of, usage_of
+from ohsandbox.conversation.approvals.rules.known_programs import UNKNOWN, Arguments, arguments_of, usage_of
 from ohsandbox.conversation.approvals.rules.network import DOWNLOADERS
 from ohsandbox.conversation.approvals.rules.paths import is_inside, secret_findings
 from ohsandbox.conversation.approvals.rules.programs import is_ruled, simple_findings
@@ -85,7 +85,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Finding], ...] = (
     (re.compile(r"\b(?:drop|truncate)\s{1,9}(?:table|database|schema)\b", re.IGNORECASE),
      Finding("HIGH", "Deletes a database or a table.")),
     (re.compile(r"\b(?:requests|httpx|session|client)\.(?:post|put|patch)\s{0,9}\("
-                r"(?!\s{0,9}f?['\"]https?://(?:localhost|127\.0\.0\.1)[:/])"),
+                r"(?!\s{0,9}f?['\"]https?://(?:localhost|127\.0\.0\.1)(?::\d+)?[/?#'\"])"),
      Finding("HIGH", "Sends data over the network.")),
     (re.compile(r"\burlopen\s{0,9}\(|\brequests\.get\s{0,9}\(|\bsocket\.socket\b"),
      Finding("MEDIUM", "Uses the network.")),
@@ -224,7 +224,7 @@ class _Rules:
                 self.note(
                     Finding("HIGH", f"Gives {command.program}, which the rules do not know, a text that it may run.")
                 )
-        if arguments.usage is None or any(arguments.of_kind("asks", "command")):
+        if arguments.usage is None or any(arguments.of_kind("asks", "command", UNKNOWN)):
             self._each(hazards_in(command), depth)
 
     def _small_language(self, command: SimpleCommand, depth: int) -> None:

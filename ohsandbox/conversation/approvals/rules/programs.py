@@ -340,6 +340,7 @@ def _change_directory(command: SimpleCommand, workdir: str) -> Iterator[Finding]
 
 _BY_TARGET: dict[str, Callable[[SimpleCommand, str], Iterator[Finding]]] = {
     "rm": _rm,
+    "rimraf": lambda command, workdir: _rm(command._replace(arguments=("-r", *command.arguments)), workdir),
     "git": git_findings,
     "mv": _move,
     "ln": _link,

@@ -45,6 +45,7 @@ _KNOWN_NAMES = HARMLESS_CALLS | sys.stdlib_module_names | {"Path", "PurePath", "
 _COMMAND_KEYWORDS = frozenset({"args", "argv", "cmd", "command", "executable", "file", "path"})
 _OUTSIDE = re.compile(r"(?:~|/(?:root|home|Users|etc|usr|var|opt|s?bin|lib|boot|srv|proc|sys|dev)(?:/|$))\S*")
 _PATHS = frozenset({"Path", "PurePath", "PosixPath"})
+_THIS_MACHINE = re.compile(r"https?://(?:localhost|127\.0\.0\.1)(?::\d+)?(?:[/?#]|$)")
 _EVALUATING_MODULES = frozenset({"pickle", "marshal", "dill", "cloudpickle", "shelve", "joblib"})
 _RUNS_TEXT = frozenset({"timeit", "repeat", "Timer", "runctx", "runeval"})
 _NETWORK_MODULES = known_names("network modules")
@@ -239,13 +240,17 @@ class _PythonReader:
             self._run_call(node)
         elif (
             name in _SENDS or (name in {"urlopen", "Request"} and ("data" in keywords or len(node.args) > 1))
-        ) and not (first is not None and re.match(r"https?://(?:localhost|127\.0\.0\.1)[:/]", _string(first) or "")):
+        ) and not (first is not None and re.match(_THIS_MACHINE, _string(first) or "")):
             self.findings.append(Finding("HIGH", "Sends data over the network."))
 
     def _evaluating_call(self, node: ast.Call, name: str, base: str) -> None:
         """A call that evaluates a text, or data that hold code."""
         is_pandas = name == "eval" and isinstance(node.func, ast.Attribute) and (node.args or node.keywords)
-        if is_pandas or (name in {"load", "loads", "Unpickler"} and base in _EVALUATING_MODULES):
+        if (
+            is_pandas
+            or (name in {"load", "loads", "Unpickler"} and base in _EVALUATING_MODULES)
+            or _is_unpickling(node, name, base)
+        ):
             self.findings.append(Finding("HIGH", f"Does what the rules cannot read ({base}.{name})."))
         if name in _RUNS_TEXT or (name == "run" and base in {"cProfile", "profile", "pdb", "trace"}):
             for text in filter(None, map(_string, node.args)):
@@ -357,6 +362,17 @@ def _base(node: ast.AST) -> str:
     if isinstance(value, ast.Name):
         return value.id
     return "" if value is None else "?"
+
+
+def _is_unpickling(node: ast.Call, name: str, base: str) -> bool:
+    """Whether the call reads data whose objects may run code, beside those of pickle itself."""
+    given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+    loader = given.get("Loader") or (ast.unparse(node.args[1]) if len(node.args) > 1 else "SafeLoader")
+    return (
+        name in {"read_pickle", "unsafe_load", "unsafe_load_all"}
+        or (base == "yaml" and name in {"load", "load_all"} and not loader.endswith(("SafeLoader", "BaseLoader")))
+        or (name == "load" and (given.get("weights_only") == "False" or given.get("allow_pickle") == "True"))
+    )
 
 
 def _string(node: ast.AST | None) -> str | None:

@@ -29,6 +29,11 @@ _FAMILIES = re.compile(
 """Beginnings and ends of the names of variables that other programs read: such a one is unknown if no entry has it."""
 
 _USUAL_PATHS = ("$PATH", "${PATH", "/usr/", "/opt/", "/root/", "/home/", "$HOME/", "~/")
+_DEFAULT = re.compile(
+    r"(?:GOPATH=~/go|CARGO_HOME=~/\.cargo|GIT_DIR=\.git)/?".replace("~", r"(?:~|\$HOME|\$\{HOME\}|/root|/home/\w+)")
+)
+"""Assignments of the value that the program takes anyway."""
+
 _NAMES_VARIABLES = names("read printf declare typeset local export mapfile readarray")
 _TAKES_VARIABLES = names("env sudo doas cross-env make gmake systemd-run")
 """Programs whose arguments may set variables."""
@@ -45,6 +50,8 @@ def variable_arguments(command: SimpleCommand) -> Iterator[Argument]:
     if command.program in _TAKES_VARIABLES:
         pairs += tuple(word.partition("=")[::2] for word in command.arguments if "=" in word)
     for name, value in pairs:
+        if _DEFAULT.fullmatch(f"{name}={value}"):
+            continue
         kinds = variable_kinds(name) or ((UNKNOWN,) if _FAMILIES.match(name) else ())
         for kind in kinds:
             is_path = kind == "project" and "://" not in value

@@ -13,6 +13,7 @@ from ohsandbox.conversation.approvals.rules.known_programs import (
     usage_of,
 )
 from ohsandbox.conversation.approvals.rules.paths import is_home, is_inside, is_wide, place_findings, secret_of_word
+from ohsandbox.conversation.approvals.rules.shell_words import COMPUTED
 from ohsandbox.conversation.approvals.rules.variables import RUN_BY_SHELL
 
 if TYPE_CHECKING:
@@ -25,9 +26,19 @@ STDIN = re.compile(r"-|/dev/(?:stdin|fd/\d+|tty)|/proc/(?:self|\d+|\$\$)/fd/\d+|
 """Paths of text that comes from a command or a pipe."""
 
 _REMOTE = re.compile(
-    r"(?:git\+)?(?:https?|ftp|ssh|git)://(?!localhost\b|127\.0\.0\.1\b)|git\+\S|(?:npm|jsr|github|gitlab|bitbucket|gist):\S"
+    r"(?:[\w./@\[\],-]{1,200}?\s{0,3}@\s{0,3})?"
+    r"(?:(?:git\+)?(?:https?|ftp|ssh|git)://(?!(?:localhost|127\.0\.0\.1)(?::\d+)?(?:[/?#]|$))|git\+\S|"
+    r"(?:npm|jsr|github|gitlab|bitbucket|gist):\S)|git@[\w.-]+:\S"
 )
-"""Addresses of what is downloaded, also the short ones of npm and Deno."""
+"""Addresses of what is downloaded, also the short ones of npm and Deno, and after a package's name and `@`."""
+
+_PACKAGE = re.compile(r"(?P<name>@?[^@\s\[\]=<>~!]+)(?:\[[\w,-]*\])?(?:@[\w.^~*+-]+|\s{0,3}[=<>~!]=[\w.*+=<>~!, ]*)?")
+"""A package's name, its extras, and a version that is no address of another package."""
+
+_MODULE = re.compile(r"@?\w[\w-]*(?:/\w[\w.-]*)*")
+"""A module of a package that is installed, as Node resolves a bare name."""
+
+_PACKAGES = known_names("packages")
 
 _BY_KIND = {
     "runs": Finding("HIGH", "Lets {name} run code, or a program, that its words name: {words}."),
@@ -43,7 +54,7 @@ _CODE = re.compile(r"[;|&`!<>{}\n\\]|\$\(|\w\s{0,3}\(|^\+\S|\w\s{1,3}/")
 """Text that may be code of some language, a shell command with a path, or an editor's command."""
 
 _EVALUATES = re.compile(
-    r"--?(?:\w+-){0,4}(?:eval|exec|execute|command|cmd|shell|script|hook|program|pager|editor|plugin|preload|wrapper|rsh|"
+    r"(?!--dry-run)--?(?:\w+-){0,4}(?:eval|exec|execute|command|cmd|shell|script|hook|program|pager|editor|plugin|preload|wrapper|rsh|"
     r"invoke|require|run|pre|post|init|expr|ex|startup|on-\w+)(?:-\w+){0,4}(?:[=:]|$)|-[a-zA-Z]*[ecE]$"
 )
 """Options whose name says that their value is run."""
@@ -79,7 +90,7 @@ def word_findings(
 
 def _usage_findings(command: SimpleCommand, arguments: Arguments, *, workdir: str) -> Iterator[Finding]:
     usage = arguments.usage
-    if usage is not None and "asks*" in usage.operands:
+    if usage is not None and not {"asks*", "unknown*"}.isdisjoint(usage.operands):
         yield Finding("MEDIUM", f"What {usage.name} does, the rules do not judge.")
     if usage is not None and usage.has_dangers and any(word in command.splits for word in command.arguments):
         yield Finding("MEDIUM", f"Words that the shell computes may be options of {usage.name}.")
@@ -111,14 +122,16 @@ def _closer_kind(item: Argument) -> str:
     """The kind of an argument, by its text where that decides."""
     kind, text = item.kind, item.text
     is_remote = _REMOTE.match(text) is not None
+    match = _PACKAGE.fullmatch(text)
+    package = match["name"] if match else text
     is_download = (
-        (kind == "package" and usage_of(re.sub(r"(?<=.)@.*", "", text)) is None)
-        or (kind in {"project", "script"} and (is_remote or "://" in text))
+        (kind == "package" and usage_of(package) is None and package not in _PACKAGES)
+        or (kind in {"project", "script", "plugin"} and (is_remote or "://" in text))
         or (kind == "asks" and is_remote and not item.option)
     )
     if is_download:
         return "download"
-    if kind == "tool" and re.search(r"[\s/$]", text):
+    if (kind == "tool" and re.search(r"[\s/$]", text)) or (kind == "preload" and not _MODULE.fullmatch(text)):
         return "runs"
     if kind == "archive" and re.match(r"[^/]+:", text):
         return "anywhere"
@@ -136,6 +149,8 @@ def options_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Findin
     arguments = arguments_of(command)
     yield from word_findings(command, arguments, workdir=workdir, is_guess=True)
     for item in arguments.items:
+        if item.kind == "preload":  # every later program of Node's would load it
+            yield Finding("HIGH", f"Has {command.program} load code first: {quoted(item.text)}.")
         if item.kind.startswith(UNKNOWN) or not item.option:
             for path in re.split(r"[=,]", item.text):
                 if path.startswith(("/", "~", "..")):
@@ -185,15 +200,20 @@ def _unknown(
 ) -> Iterator[Finding]:
     name = command.program if arguments.usage is None else arguments.usage.name
     word = item.text
-    is_code = _CODE.search(re.sub(r"^\w+://|\$\{\w+\.\.\.\}", "", word)) or (
-        arguments.usage is None and not item.option and re.search(r"\s", word)
+    name, is_variable = (item.option, True) if item.option.startswith("$") else (name, False)
+    plain = word.replace(COMPUTED, "") if is_variable else word  # the commands of `$(...)` are judged on their own
+    is_judged = arguments.usage is None or "unknown*" in arguments.usage.operands
+    is_code = _CODE.search(re.sub(r"^\w+://|\$\{\w+\.\.\.\}", "", plain)) or (
+        is_judged and not item.option and re.search(r"\s", word)
     )
-    name = item.option or name
     if not item.option and _REMOTE.match(word):
         yield Finding("HIGH", f"Gives {name} an address, of which it may run what it downloads: {quoted(word)}.")
     option, equals, value = word.partition("=") if word.startswith("-") else (before, "=", word)
     if is_code or (equals and _EVALUATES.match(option) and not _PLAIN_VALUE.fullmatch(value)):
         yield Finding("HIGH", f"Gives {name} a text that it may run: {quoted(word)}.")
+        return
+    if is_variable:
+        yield Finding("MEDIUM", f"The rules do not know {quoted(word)} of {name}.")
         return
     found = (each for path in _paths(word) for each in place_findings(command.full(path), workdir=workdir))
     if any(finding.risk == "HIGH" for finding in found):

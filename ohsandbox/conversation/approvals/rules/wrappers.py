@@ -69,7 +69,7 @@ def inner_of(command: SimpleCommand) -> Iterator[InnerCommand]:
     elif name in SHELLS:
         yield from (InnerCommand("shell", code) for code in script_of(command).code)
     joined = [item.text for item in items if item.kind == "shell" and not item.option]
-    if len(joined) > 1:
+    if len(joined) > 1 and (arguments.usage is None or "shell" not in arguments.usage.operands):
         yield InnerCommand("shell", " ".join(joined))
         items = [item for item in items if item.text not in joined or " " in item.text]
     for item in items:
