@@ -262,14 +262,16 @@ class RecoveringBackend(Backend):
         user: str | int | None = None,
         limit_bytes: int = 65536,
         timeout_s: float = SNIPPET_TIMEOUT_S,
+        recovers: bool = True,
     ) -> CallResult:
-        """Run worker shell code for the runtime itself.
+        """Run worker shell code for the runtime itself; recovers: restart a sandbox in which it cannot run.
 
         Raises:
             SandboxUnavailable: the sandbox did not answer.
         """
         try:
-            return self._call(WorkerCall(body, user=user, limit_bytes=limit_bytes, timeout_s=timeout_s))
+            call = WorkerCall(body, user=user, limit_bytes=limit_bytes, timeout_s=timeout_s)
+            return self._call(call) if recovers else self._call_once(call)
         except CallTimedOut:
             raise self._loss() or SandboxUnavailable(
                 f"The sandbox {self.id} did not answer in {timeout_s:g} s; see `ohsandbox ps`"

@@ -33,6 +33,8 @@ _BEGINS_S = 5.0
 _BEGIN_PERIOD_S = 0.02
 _INTERRUPT = b"\x03"
 """The INTR character of every terminal that we open."""
+_OTHER_USERS = re.compile(r"([1-9]\d{0,9}) (/dev/pts/\d{1,7}|/dev/console)((?: [1-9]\d{0,9})+)", re.ASCII)
+"""What ohs_asks prints of other users, among whom root is none. Nothing else of it gets into a line of shell."""
 _MAX_USERS = 2
 """Number of other users who are asked whether their processes wait for input; each needs a worker of its own."""
 _MAX_CODE = 255
@@ -112,13 +114,13 @@ class RunningCommand(ProcessTree):
 
     def probe(self) -> str:
         """Return what the session's terminal does: 'idle', 'input', 'busy', 'spins' or 'gone'."""
-        reply = self._snippet(b"ohs_probe %s" % self._shell).stdout.strip()
-        if not reply[:1].isdigit():
-            return reply.decode("utf-8", "replace")
-        front, terminal, *users = reply.split()  # processes of other users (`su`), which only these may look into
-        for user in users[:_MAX_USERS]:
+        reply = self._snippet(b"ohs_probe %s" % self._shell).stdout.decode("utf-8", "replace").strip()
+        # processes of other users (`su`), into which only these may look; a process of the agent may forge this reply
+        if (others := _OTHER_USERS.fullmatch(reply)) is None:
+            return reply
+        body = b"ohs_asks %d %s 0" % (int(others[1]), others[2].encode())
+        for user in others[3].split()[:_MAX_USERS]:
             with contextlib.suppress(OhsandboxError):
-                body = b"ohs_asks %s %s 0" % (front, quote(terminal.decode("utf-8", "surrogateescape")))
                 if self._snippet_as(body, int(user)).stdout.strip() == b"input":
                     return "input"
         return "busy"

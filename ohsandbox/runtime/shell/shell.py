@@ -43,6 +43,8 @@ _SNIPPET_S = 5.0
 ENV_SNAPSHOT_BYTES = 1024 * 1024
 _LAST_PLAIN_CODE = 127
 """Exit codes above this mean that a signal ended the program, perhaps before it restored the terminal."""
+_MISREAD = (2, 126, 127)
+"""Exit codes of a command that a shell cannot read, or whose program it cannot run."""
 NEEDED = ("cat", "mkdir", "mkfifo")
 """Programs that a session needs to start; it works without rm, stty, tty and sleep."""
 
@@ -356,10 +358,6 @@ class Shell:
             exit_code = None
         elif outcome is WaitOutcome.LEFT:
             exit_code = self._left(session, call)
-        elif exit_code and "\r\n" in call.command:
-            self._notices.append(
-                "The command has CRLF line ends, and the shell takes CR for a character: send it with LF"
-            )
         elif outcome is WaitOutcome.INPUT and "exec" in call.command and (program := running.replacement()):
             self._notices.append(
                 f"`exec` put {program!r} in place of this session's shell: type to it with is_input, or end it "
@@ -367,6 +365,10 @@ class Shell:
             )
         elif call.report and call.report.how == "lost":
             self._notices.append(f"The working directory was gone; the command ran in {self._host.workdir}")
+        if exit_code in _MISREAD and "\r\n" in call.command:
+            self._notices.append(
+                "The command has CRLF line ends, and a shell takes CR for a character: send it with LF"
+            )
         if exit_code == KILLED and self._host.ran_out_of_memory():
             self._notices.append("The sandbox ran out of memory and the kernel killed the largest process")
         session.relay_to(None)
@@ -519,7 +521,7 @@ class Shell:
         return ""
 
     def _snippet_as(self, body: bytes, user: int) -> CallResult:
-        return self._host.snippet(body, user=user, timeout_s=_SNIPPET_S)
+        return self._host.snippet(body, user=user, timeout_s=_SNIPPET_S, recovers=False)
 
     def _snippet(self, body: bytes, limit_bytes: int = 65536) -> CallResult:
         return self._host.snippet(body, user=self._options.user, limit_bytes=limit_bytes, timeout_s=_SNIPPET_S)
