@@ -8,7 +8,8 @@ ohs_stat() {
   ohs_line=${ohs_line##*") "}
 } 2>/dev/null
 
-# ohs_reads PID TTY: whether the process is blocked reading that terminal.
+# ohs_reads PID TTY OWN: whether the process is blocked reading that terminal. OWN is empty if that may not be the terminal
+# that it has as /dev/tty.
 # /proc/PID/syscall needs the right to trace: where a host forbids that (Yama), a process without sockets that
 # sleeps in wait_woken can only be reading a terminal.
 ohs_reads() {
@@ -18,12 +19,13 @@ ohs_reads() {
   case $ohs_call,$ohs_wait in
     0,* | 63,*)   # read on x86-64, on arm64
       ohs_fd="/proc/$1/fd/$((ohs_fd))"
-      [ "$ohs_fd" -ef "$2" ] || [ "$ohs_fd" -ef /dev/tty ] ;;
+      [ "$ohs_fd" -ef "$2" ] || { [ "$3" ] && [ "$ohs_fd" -ef /dev/tty ]; } ;;
     *,*poll* | *,*select*)
+      [ "$3" ] || [ "/proc/$1/fd/0" -ef "$2" ] || return 1
       case $(stty -a <"$2") in *-icanon*) return 0 ;; esac
       ! ohs_looks "$1" || return 1
       ohs_plain "$1" ;;   # ash's own `read` polls a canonical terminal
-    ,wait_woken | ,n_tty_read) ohs_plain "$1" ;;
+    ,wait_woken | ,n_tty_read) [ "$3" ] && ohs_plain "$1" ;;
     *) return 1 ;;
   esac
 } 2>/dev/null
@@ -50,25 +52,29 @@ ohs_plain() {
 
 # ohs_asks GROUP TTY SHELL: print input if a process of the group, or a younger one below it (`su -c` makes a session of
 # its own), reads that terminal; busy if not; the group, the terminal and user ids if other users have such processes.
-# Nothing is looked for below the shell itself: its jobs are not in front.
+# Nothing is looked for below the shell itself: its jobs are not in front. A parent's id is the lower one: the ids are
+# gone through by their length, since a glob sorts them as text.
 ohs_asks() {
-  ohs_front=$1 ohs_tty=$2 ohs_shell=$3 ohs_members=' ' ohs_users=
-  for ohs_d in /proc/[0-9]*; do
-    ohs_p=${ohs_d#/proc/}
-    ohs_stat "$ohs_p" || continue
-    set -- $ohs_line
-    if [ "$3" != "$ohs_front" ]; then case $ohs_members in *" $2 "*) ;; *) continue ;; esac; fi
-    [ "$ohs_p" = "$ohs_shell" ] || ohs_members="$ohs_members$ohs_p "
-    ohs_reads "$ohs_p" "$ohs_tty" && { echo input; return; }
-    [ "$ohs_call" ] || [ -O "$ohs_d" ] || ohs_user "$ohs_p"
+  ohs_front=$1 ohs_tty=$2 ohs_shell=$3 ohs_members=' ' ohs_users=' ' ohs_n=
+  for ohs_c in 1 2 3 4 5 6 7; do   # digits; pid_max is at most 4,194,304 (proc(5))
+    ohs_n="${ohs_n}[0-9]"
+    for ohs_d in /proc/$ohs_n; do
+      ohs_p=${ohs_d#/proc/} ohs_own=
+      ohs_stat "$ohs_p" || continue
+      set -- $ohs_line
+      if [ "$3" = "$ohs_front" ]; then ohs_own=yes; else case $ohs_members in *" $2 "*) ;; *) continue ;; esac; fi
+      [ "$ohs_p" = "$ohs_shell" ] || ohs_members="$ohs_members$ohs_p "
+      ohs_reads "$ohs_p" "$ohs_tty" "$ohs_own" && { echo input; return; }
+      [ "$ohs_call" ] || [ -O "$ohs_d" ] || ohs_user "$ohs_p"
+    done
   done
-  if [ "$ohs_users" ]; then echo "$ohs_front $(readlink -f "$ohs_tty")$ohs_users"; else echo busy; fi
+  if [ "$ohs_users" = ' ' ]; then echo busy; else echo "$ohs_front $(readlink -f "$ohs_tty")$ohs_users"; fi
 } 2>/dev/null
 
-# ohs_user PID: add its user id to $ohs_users.
+# ohs_user PID: add its effective user id to $ohs_users.
 ohs_user() {
-  while read -r ohs_k ohs_v _; do
-    case $ohs_k:$ohs_users in Uid:*" $ohs_v"*) ;; Uid:*) ohs_users="$ohs_users $ohs_v" ;; esac
+  while read -r ohs_k _ ohs_v _; do
+    case $ohs_k:$ohs_users in Uid:*" $ohs_v "*) ;; Uid:*) ohs_users="$ohs_users$ohs_v " ;; esac
   done <"/proc/$1/status"
 }
 

@@ -134,6 +134,22 @@ def a_screen_program_returns_and_can_be_interrupted(shell: Session) -> None:
 
 
 @needs("python3")
+def a_program_that_another_one_answers_does_not_wait(shell: Session) -> None:
+    told = shell("""python3 - <<'END'
+import os, pty, time
+child, terminal = pty.fork()
+if child == 0:
+    os.execlp("sh", "sh", "-c", "read x </dev/tty; echo got $x")
+time.sleep(1.5)
+os.write(terminal, b"yes\\n")
+time.sleep(0.3)
+print(os.read(terminal, 100))
+END
+""")
+    assert (told.waiting_for_input, "got yes" in told.output) == (False, True)
+
+
+@needs("python3")
 def a_program_that_looks_at_its_input_now_and_then_does_not_wait(shell: Session) -> None:
     program = "import select, sys; [select.select([sys.stdin], [], [], 0.05) for _ in range(15)]; print('done')"
     told = shell(f'python3 -c "{program}"')
