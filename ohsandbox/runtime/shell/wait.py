@@ -36,6 +36,8 @@ READ_CHARS_PER_S = 256 * 1024
 _STOPPED_S = 1.0
 """Seconds by which a step takes too long where this process was stopped, as by Ctrl-Z, or its machine slept: that time
 does not count, so that what arrived meanwhile is read before a limit applies."""
+_CATCH_UP_S = 0.5
+"""Seconds for the reader to take what arrived during a slow probe."""
 _RECOVER_S = 1.0
 """Seconds for a shell that is asked for a missing report to send it: normally a millisecond. With 0.2 s and six
 runnable processes per processor, 1 in 150 shells whose loop was ended by Ctrl-C was replaced."""
@@ -134,6 +136,7 @@ class CommandWait:
         self._verdict = ""
         self._due = now
         """When the present step of waiting should have ended."""
+        self._caught_up_at = now
         self._lost_at: float | None = None
         self._idle_probes = 0
         self.notice = ""
@@ -150,18 +153,21 @@ class CommandWait:
             with self._shell.changed:
                 while (outcome := self._seen()) is None:
                     now = time.monotonic()
-                    due = min(self._look_at, self._next_probe)
+                    due = max(min(self._look_at, self._next_probe), self._caught_up_at)
                     if now >= due or (self._relay is not None and self._relay.pending):
                         break  # release the lock to search, to probe or to relay: the reader continues meanwhile
                     look = math.inf if self._cancel is None else now + LOOK_EVERY_S
                     until = min(due, self._deadline, self._quiet_since + self._idle_timeout_s, self._yield_at, look)
-                    self._due = max(until, now)
+                    self._due = max(until, now, self._caught_up_at)
                     self._shell.changed.wait(self._due - now)
             if self._relay is not None and self._relay.pending:
                 self._relay.hand_on()
                 self._due = time.monotonic()  # a slow listener's time counts
-            if outcome is None and time.monotonic() >= min(self._look_at, self._next_probe):
-                outcome = self._look() if time.monotonic() >= self._look_at else self._judge(self._probe())
+            if outcome is None and (began := time.monotonic()) >= min(self._look_at, self._next_probe):
+                outcome = self._look() if began >= self._look_at else self._judge(self._probe())
+                self._due = time.monotonic()
+                if self._due - began > _STOPPED_S:  # its time counts, since an agent can make a probe slow
+                    self._caught_up_at = self._due + _CATCH_UP_S
             if outcome is not None:
                 return outcome
 
@@ -183,8 +189,8 @@ class CommandWait:
             self._verdict = ""
             if self._expect is not None:
                 self._look_at = min(self._look_at, max(now, self._looked_until))
-        if now >= self._look_at:
-            return None  # search first, before any time limit applies
+        if now >= self._look_at or now < self._caught_up_at:
+            return None  # search first, and read what has arrived, before any time limit applies
         cancelled = self._cancel is not None and self._cancel.is_set()
         limits = (
             (self._deadline, WaitOutcome.TIMEOUT),
