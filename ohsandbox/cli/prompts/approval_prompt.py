@@ -43,6 +43,7 @@ _USUAL_COLUMNS = 100
 """A longer row counts as several."""
 MIN_COLUMNS, FILE_COLUMNS = 20, 1000
 """Row length: the terminal's width but at least MIN_COLUMNS; FILE_COLUMNS without a terminal."""
+_REPLACE: Final = "str_replace"
 _UNDO: Final = "undo_edit"
 _MAX_REASONS = 20
 _MAX_WHY_CHARS = 200
@@ -348,6 +349,8 @@ def _changed_rows(call: PendingCall, columns: int, files: FilesNow) -> _ChangedR
     """Return the lines that the call removes and adds; None if its arguments do not tell."""
     texts = {name: value for name, value in call.arguments.items() if isinstance(value, str)}
     rows: list[str] = []
+    if texts.get("command", _REPLACE) != _REPLACE:
+        texts.pop("old_str", None)  # other commands take no notice of it
     if "old_str" in texts:
         names = [name for name in ("old_str", "new_str") if name in texts]
         old, new = texts["old_str"], texts.get("new_str", "")

@@ -145,6 +145,7 @@ EDITS: dict[str, list[dict[str, Any]]] = {
         {"command": "insert", "insert_line": 2, "new_str": "x"},
         {"command": "create", "file_text": "x\n"},
         {"command": "undo_edit"},
+        {"command": "undo_edit", "old_str": "line 2", "new_str": "x"},
     ],
     "file_write": [{"content": "x\n"}, {"content": ""}],
 }
