@@ -180,20 +180,26 @@ def _is_in_text(structured: Any, content: Sequence[Content]) -> bool:
     if isinstance(structured, dict) and len(structured) == 1:
         values += structured.values()
     readings = [_readings(part.text) for part in content if isinstance(part, TextContent)]
-    return any(value in reading for reading in readings for value in values) or any(
+    return any(_as_json(value) in reading for reading in readings for value in values) or any(
         isinstance(value, list)
+        and bool(readings)
         and len(value) == len(readings)
-        and all(item in reading for item, reading in zip(value, readings, strict=True))
+        and all(_as_json(item) in reading for item, reading in zip(value, readings, strict=True))
         for value in values
     )
 
 
-def _readings(text: str) -> list[Any]:
-    """Return the text, and the JSON value in it if it is one."""
+def _readings(text: str) -> list[str]:
+    """Return the text, and the JSON value in it if it is one, both in the form of `_as_json`."""
     try:
-        return [text, load_json(text)]
-    except (ValueError, RecursionError):
-        return [text]
+        return [_as_json(text), _as_json(load_json(text))]
+    except ValueError:
+        return [_as_json(text)]
+
+
+def _as_json(value: Any) -> str:
+    """Return a text that two values share only if they are equal in JSON, where false is not 0."""
+    return json.dumps(value, sort_keys=True)
 
 
 def _without_repeated(value: Any, repeated: Collection[str]) -> Any:

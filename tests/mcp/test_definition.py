@@ -247,6 +247,10 @@ def test_structured_content_is_shown_once() -> None:
     assert text_of(result(said, structuredContent={"a": [1, 2]})) == '{"a": [1, 2]}'
     assert text_of(result({"type": "text", "text": "hi"}, structuredContent={"result": "hi"})) == "hi"
     assert text_of(result({"type": "text", "text": "hi"}, structuredContent={"a": 1})) == 'hi\n{"a": 1}'
+    assert text_of(result(structuredContent={"items": []})) == '{"items": []}'
+    assert (
+        text_of(result({"type": "text", "text": "0"}, structuredContent={"deleted": False})) == '0\n{"deleted": false}'
+    )
 
 
 @pytest.mark.parametrize("shape", ["{'content': text}", "{'result': [text, '2']}", "[text, 2]"])
