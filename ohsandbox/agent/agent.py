@@ -387,9 +387,9 @@ def _verdicts(screen: ApprovalFilter | None, planned: Sequence[ActionEvent]) -> 
 
 def _check_whole(response: ChatResponse) -> None:
     if response.cut:
+        more = ", raise `max_output_tokens`," if response.is_truncated else ""
         raise LimitReachedError(
-            f"The model's answer was cut {response.cut}. Say how to go on, raise `max_output_tokens`, or take another "
-            "`model`.",
+            f"The model's answer was cut {response.cut}. Say how to go on{more} or take another `model`.",
             code="AnswerCut",
         )
 
