@@ -46,8 +46,9 @@ def make_private_dir(directory: Path) -> None:
         with opened_dir(directory) as descriptor:
             os.fchmod(descriptor, PRIVATE_DIR_MODE)
     except OSError as error:
+        reason = "it is a symbolic link" if directory.is_symlink() else error.strerror
         raise UsageError(
-            f"Directory {str(directory)!r} cannot be used: {error.strerror}. "
+            f"Directory {str(directory)!r} cannot be used: {reason}. "
             "Make it writable, or name another place (persist_dir, or OHSANDBOX_HOME)."
         ) from error
 
