@@ -194,7 +194,7 @@ def test_spellings_of_models_are_taken(local: Editor) -> None:
     local.write(b"a\n")
     local.do("insert", insert_line="1", insert_text="b", view_range=None, old_str=None, security_risk="low")
     assert local.read() == b"a\nb\n"
-    assert local.tool.aliases == ("str_replace_editor",)
+    assert local.tool.aliases == ("str_replace_editor", "str_replace_based_edit_tool")
 
 
 def test_a_relative_path_stands_in_the_working_directory_wherever_a_shell_does(editor: Editor) -> None:
