@@ -32,7 +32,7 @@ from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.runtime.files.unpack import BLOCK_BYTES, Meter, TransferLimits, unpack_gzipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from ohsandbox.evaluation.agents import EvaluatedAgent
     from ohsandbox.evaluation.trial import TrialSpec
@@ -56,6 +56,9 @@ _ASK_AGAIN_S = 60.0
 NODE_WAIT_S = 120.0
 """Time for which a trial waits for a node when there is none: Ray notices a dead one within a minute."""
 _LEFT = "the Ray cluster was left"
+_LOOK_S = 0.1
+"""Interval at which a thread that waits for a node looks whether the run is at its end."""
+_THREADS_END_S = 2.0
 CLOSE_S = 8.0
 """Time to close: removing a sandbox takes 0.2 s, and longer when others are removed at the same time. What a node has
 not removed by then, its next worker removes; a node that hangs must not hold an interrupted run."""
@@ -235,6 +238,8 @@ class RayExecutor:
         self._packed: dict[str, Any] = {}
         self._ended: SimpleQueue[tuple[_Trial, str, _Node, Future[Any]] | None] = SimpleQueue()
         self._closed = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._is_watched = False
         with _signal_handlers_kept():
             try:
                 ray.init(address, log_to_driver=False, include_dashboard=False, logging_level="error")
@@ -253,13 +258,20 @@ class RayExecutor:
     def check(self) -> None:
         """See `TrialExecutor.check`: at least one node must have an engine and our version."""
         self._look()
-        for work in (self._watch, self._take_results):
-            threading.Thread(target=work, name=f"ohsandbox-ray{work.__name__}", daemon=True).start()
+        if not self._is_watched:
+            self._is_watched = True
+            self._start(self._watch)
+            self._start(self._take_results)
         with self._changed:
             self._changed.wait_for(lambda: not self._joining, JOIN_S + LOOK_EVERY_S)
             if not self._nodes:
                 reasons = "; ".join(refusal.reason for refusal in self._refused.values()) or "it has no node"
                 raise EngineUnavailable(f"No node of the Ray cluster can run trials: {reasons}")
+
+    def _start(self, work: Callable[..., None], *arguments: str) -> None:
+        thread = threading.Thread(target=work, args=arguments, name=f"ohsandbox-ray{work.__name__}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def submit(self, spec: TrialSpec, directory: Path) -> Future[TrialResult]:
         """See `TrialExecutor.submit`."""
@@ -338,7 +350,7 @@ class RayExecutor:
             joining = alive - self._nodes.keys() - self._joining - refused
             self._joining |= joining
         for node_id in joining:
-            threading.Thread(target=self._join, args=(node_id,), name="ohsandbox-ray-join", daemon=True).start()
+            self._start(self._join, node_id)
 
     def _join(self, node_id: str) -> None:
         """Start a worker on the node, and accept it if the worker reports that trials can run.
@@ -350,8 +362,14 @@ class RayExecutor:
         actor = None
         try:
             actor = self._worker(node_id)
-            version, fault = self._ray.get(actor.check.remote(), timeout=JOIN_S)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - of Ray: a dead node taken for alive, or `shutdown`
+            answer = actor.check.remote().future()
+            deadline = time.monotonic() + JOIN_S
+            while not (answer.done() or self._closed.wait(_LOOK_S)) and time.monotonic() < deadline:
+                pass  # `ray.get` would end this process if Ray were shut down meanwhile
+            if not answer.done():
+                raise TimeoutError(f"its worker did not start within {JOIN_S:g} s")  # noqa: TRY301 - a reason as others
+            version, fault = answer.result()
+        except Exception as error:  # noqa: BLE001 - of Ray, for a node that it still takes for alive
             fault, version = _first_line(error), __version__
         if version != __version__:
             fault = f"it has ohsandbox {version}, and this machine {__version__}"
@@ -394,8 +412,12 @@ class RayExecutor:
         _give_up(waiting, _LEFT)
         closing = [actor.close.remote() for actor in actors]
         self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S) if closing else None
-        self._ray.shutdown()
         self._ended.put(None)
+        until = time.monotonic() + _THREADS_END_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        if not any(thread.is_alive() for thread in self._threads):
+            self._ray.shutdown()  # a call into Ray after it ends the process
 
 
 def _taken(text: str, data: bytes, spec: TrialSpec, directory: Path) -> TrialResult:

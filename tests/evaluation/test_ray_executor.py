@@ -9,7 +9,7 @@ import pickle
 import tarfile
 import tempfile
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from ohsandbox.runtime.sandboxes import list_sandboxes
 from tests.evaluation.test_run_on_an_engine import write_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ohsandbox.evaluation.progress import RunEvent
 
@@ -211,6 +211,11 @@ def test_a_task_that_no_node_would_take_is_refused_here(tmp_path: Path) -> None:
         ray_executor.pack(spec)
 
 
+def in_a_thread(work: Callable[[], object]) -> Any:
+    """What a remote call returns, of which only `future` is used."""
+    return SimpleNamespace(future=lambda: ThreadPoolExecutor(1).submit(work))
+
+
 class TwoNodes:
     """A cluster whose node `a` has no engine when it is asked first."""
 
@@ -225,10 +230,9 @@ class TwoNodes:
         return [{"NodeID": name, "Alive": True} for name in self.answers]
 
     def worker(self, name: str) -> Any:
-        return SimpleNamespace(check=SimpleNamespace(remote=lambda: name))
+        return SimpleNamespace(check=SimpleNamespace(remote=lambda: in_a_thread(lambda: self.answer(name))))
 
-    def get(self, name: str, timeout: float) -> tuple[str, str | None]:
-        assert timeout > 0
+    def answer(self, name: str) -> tuple[str, str | None]:
         if len(self.answers) == 2:
             self.both_asked.wait()
         return __version__, self.answers[name].pop(0)
@@ -281,10 +285,10 @@ class OneNode:
         self.is_shut_down = False
         self.calls_after: list[str] = []
 
-    def worker(self, name: str) -> Any:
+    def worker(self, _: str) -> Any:
         self.workers += 1
         return SimpleNamespace(
-            check=SimpleNamespace(remote=lambda: name),
+            check=SimpleNamespace(remote=lambda: in_a_thread(self.answer)),
             run=SimpleNamespace(remote=lambda *_: SimpleNamespace(future=self.run)),
             close=SimpleNamespace(remote=lambda: None),
         )
@@ -301,8 +305,8 @@ class OneNode:
     def nodes(self) -> list[dict[str, Any]]:
         return [{"NodeID": "a", "Alive": True}]
 
-    def get(self, _: str, timeout: float) -> tuple[str, str | None]:
-        assert self.answers.wait(timeout)
+    def answer(self) -> tuple[str, str | None]:
+        assert self.answers.wait(30)
         return __version__, None
 
     def put(self, data: object) -> object:
@@ -404,7 +408,7 @@ def test_after_the_end_nothing_of_ray_is_called_which_would_start_a_cluster(
     executor, cluster = one_node
     cluster.answers.clear()
     executor._look()
-    [join] = [thread for thread in threading.enumerate() if thread.name == "ohsandbox-ray-join"]
+    [join] = [thread for thread in threading.enumerate() if thread.name == "ohsandbox-ray_join"]
     waiting = executor.submit(spec, tmp_path)
     executor.close()
     cluster.answers.set()
