@@ -44,9 +44,15 @@ def add(workspace: str, path: str, git_directories: Mapping[str, str]) -> None:
 
 def clean(workspace: str, git_directory: str) -> None:
     """Remove what `add` wrote for the workspace from a git directory, whose path is as in `add`."""
-    if (place := _info(workspace, git_directory)) is not None:
-        lines = re.compile(re.escape(_header(place, workspace)) + r"[^\n]*\n?")
-        _change(place, lambda text: lines.sub("", text))
+    if (place := _info(workspace, git_directory)) is None:
+        return
+    header = _header(place, workspace)
+
+    def without_lines(text: str) -> str:
+        first, *parts = text.split(header)
+        return first + "".join(part.partition("\n")[2] for part in parts)
+
+    _change(place, without_lines)
 
 
 def _info(workspace: str, git_directory: str) -> tuple[str, str] | None:
