@@ -54,13 +54,8 @@ def starts_and_ends(workspace: Path) -> None:
     release(str(workspace), gone=True)
 
 
-def test_a_commondir_that_a_sandbox_wrote_leads_to_no_other_repository(victim: Path, tmp_path: Path) -> None:
-    workspace = tmp_path / "workspace"
-    (workspace / ".git" / "info").mkdir(parents=True)
-    (workspace / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
-    (workspace / ".git" / "commondir").write_text("../../victim/.git\n")
-    (workspace / ".git" / "config.worktree").write_text(HOOKS_IN_EVIL)
-    git(victim, "config", "extensions.worktreeConfig", "true")
+def assert_guard_leaves(victim: Path, workspace: Path) -> None:
+    """Guard the workspace and release it: the victim's exclude stays, with a line that looks like one of ours."""
     exclude = victim / EXCLUDE
     exclude.write_text(line_for(workspace))
     before = exclude.read_text()
@@ -69,6 +64,16 @@ def test_a_commondir_that_a_sandbox_wrote_leads_to_no_other_repository(victim: P
     assert exclude.read_text() == before
     release(str(workspace), gone=True)
     assert exclude.read_text() == before
+
+
+def test_a_commondir_that_a_sandbox_wrote_leads_to_no_other_repository(victim: Path, tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    (workspace / ".git" / "info").mkdir(parents=True)
+    (workspace / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (workspace / ".git" / "commondir").write_text("../../victim/.git\n")
+    (workspace / ".git" / "config.worktree").write_text(HOOKS_IN_EVIL)
+    git(victim, "config", "extensions.worktreeConfig", "true")
+    assert_guard_leaves(victim, workspace)
 
 
 def forge_worktree(mount: Path, workspace: Path, victim: Path, common: str) -> None:
@@ -90,14 +95,7 @@ def test_a_git_directory_in_a_writable_mount_leads_to_no_other_repository(
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     forge_worktree(tmp_path / "data", workspace, victim, common.format(victim=victim))
-    exclude = victim / EXCLUDE
-    exclude.write_text(line_for(workspace))
-    before = exclude.read_text()
-    guard(str(workspace), "guarded")
-    assert (workspace / "src" / "evil").is_dir()
-    assert exclude.read_text() == before
-    release(str(workspace), gone=True)
-    assert exclude.read_text() == before
+    assert_guard_leaves(victim, workspace)
     assert "src/evil/x" in git(victim, "status", "--porcelain", "-uall")
 
 
