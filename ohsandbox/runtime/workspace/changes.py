@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from ohsandbox.errors import UsageError
 from ohsandbox.private_files import open_locked, write_atomically
 from ohsandbox.runtime.workspace import git_layout
-from ohsandbox.runtime.workspace.sensitive_paths import is_obeyed, runs_when_opened
+from ohsandbox.runtime.workspace.sensitive_paths import is_obeyed, may_matter, runs_when_opened
 from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
@@ -246,11 +246,12 @@ def _judge(top: str, path: str, entry: os.DirEntry[str]) -> tuple[ChangeKind | N
 
 
 def _by_name(path: str, name: str) -> ChangeKind | None:
-    if runs_when_opened(path):
+    matters = may_matter(path)
+    if matters and runs_when_opened(path):
         return ChangeKind.OPENED
     if git_layout.looks_like_dotgit(name):
         return ChangeKind.REPOSITORY
-    return ChangeKind.OBEYED if is_obeyed(path) else None
+    return ChangeKind.OBEYED if matters and is_obeyed(path) else None
 
 
 def _leads_out(top: str, path: str) -> bool:

@@ -12,7 +12,7 @@ import re
 import stat
 import struct
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,20 +36,11 @@ _NTFS_DOTGIT = re.compile(r"(?:\.git|git~[0-9])[ .]*(?::.*)?", re.IGNORECASE | r
 """Names that NTFS treats as `.git` (git's path.c, is_ntfs_dotgit), with or without a stream name."""
 
 
-class _WalkEntry(NamedTuple):
-    """A name found by `walk`."""
+def walk(root: str) -> Iterator[tuple[str, os.DirEntry[str] | None, str]]:
+    """Yield (path below root, entry, "") for everything below root, directories before their contents.
 
-    path: str
-    """Path below the root, with slashes; empty for the root itself."""
-    entry: os.DirEntry[str] | None
-    """None: a directory that could not be read, for `reason`."""
-    reason: str = ""
-
-
-def walk(root: str) -> Iterator[_WalkEntry]:
-    """Yield everything below root, directories before their contents. Only directories are opened.
-
-    A directory that cannot be read is yielded again, with the reason: it may hide something.
+    Only directories are opened. One that cannot be read is yielded again, since it may hide something: without its
+    entry, and with the reason; its path is empty if it is root itself.
     """
     below = [""]
     while below:
@@ -60,7 +51,7 @@ def walk(root: str) -> Iterator[_WalkEntry]:
         except FileNotFoundError:
             continue  # removed meanwhile
         except OSError as error:
-            yield _WalkEntry(directory, None, error.strerror or type(error).__name__)
+            yield directory, None, error.strerror or type(error).__name__
             continue
         try:
             with os.scandir(descriptor) as entries:
@@ -68,9 +59,9 @@ def walk(root: str) -> Iterator[_WalkEntry]:
                     path = prefix + entry.name
                     if entry.is_dir(follow_symlinks=False):
                         below.append(path)
-                    yield _WalkEntry(path, entry)
+                    yield path, entry, ""
         except OSError as error:
-            yield _WalkEntry(directory, None, error.strerror or type(error).__name__)
+            yield directory, None, error.strerror or type(error).__name__
         finally:
             os.close(descriptor)
 

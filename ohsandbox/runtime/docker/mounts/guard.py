@@ -112,7 +112,7 @@ def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -
         gone: whether no container binds it any more; otherwise only the locks are removed, since removing a name
             removes its mount.
     """
-    for path in [seen.path for seen in git_layout.walk(workspace)] if paths is None else paths:
+    for path in [path for path, _, _ in git_layout.walk(workspace)] if paths is None else paths:
         name = path.rpartition("/")[2]
         if gone and name == "modules" and _kind(workspace, f"{path.removesuffix(name)}HEAD"):
             with contextlib.suppress(OSError), opened_below(workspace, path.removesuffix(name).rstrip("/")) as above:
