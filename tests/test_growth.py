@@ -32,7 +32,7 @@ NOISE_S = 0.25
 """A machine at work loses this much at any moment; what is quadratic and slow enough to matter takes more."""
 
 SURE_S = 5.0
-"""What takes longer is not asked again. Below that, SHORT may have been fast because it fits into the processor's caches:
+"""What takes longer is not asked again. Below that, SHORT may have been fast as it fits into the processor's caches:
 `tokenize` takes 24 ms for 16,000 characters, 208 for 64,000 and 439 for 128,000. LONG and four times LONG decide."""
 
 SEEDS = {
