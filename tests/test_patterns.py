@@ -21,6 +21,9 @@ RATIO = 24
 """What LONG may take in units of SHORT: linear is 8, quadratic 64."""
 NOISE_S = 0.002
 """Less is not looked at: a quadratic pattern takes 20 ms and more for LONG."""
+LONGER, SURE_RATIO = 16_000, 8
+"""What takes longer for LONG only since a bound of the pattern, as `{1,999}`, lies between takes no longer for LONGER
+than for LONG. Linear is 4, quadratic 16."""
 
 MADE_AT_RUN_TIME = {
     ("ohsandbox.integrations.swerex", "expect"): "the caller's own, as in SWE-ReX",
@@ -85,16 +88,16 @@ def seconds(found: Found, use: str, text: Any, *, best_of: int = 1) -> float:
 
 
 def grows_too_fast(found: Found, use: str, unit: tuple[str, str, str]) -> bool:
-    """Whether eight times the text takes RATIO times as long, twice."""
+    """Whether eight times the text takes RATIO times as long, twice, and four times that SURE_RATIO times."""
     as_bytes = isinstance(found.pattern.pattern, bytes)
-    long, short = (text_of(unit, length, as_bytes=as_bytes) for length in (LONG, SHORT))
+    long, short, longer = (text_of(unit, length, as_bytes=as_bytes) for length in (LONG, SHORT, LONGER))
     if seconds(found, use, long) < NOISE_S:
         return False
     for tries in (3, 7):
         slow = seconds(found, use, long, best_of=tries)
         if slow < NOISE_S or slow < RATIO * seconds(found, use, short, best_of=tries):
             return False
-    return True
+    return seconds(found, use, longer, best_of=3) > SURE_RATIO * seconds(found, use, long, best_of=7)
 
 
 def test_every_pattern_is_known() -> None:
