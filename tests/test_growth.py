@@ -90,32 +90,31 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
 }
 
 
-def _took(function: Callable[[str], object], text: str) -> float:
-    best = float("inf")
-    for _ in range(3):
+def _took(function: Callable[[str], object], text: str, *, best_of: int) -> float:
+    times = []
+    for _ in range(best_of):
         began = time.process_time()
         with contextlib.suppress(OhsandboxError, ValueError):
             function(text)
-        best = min(best, time.process_time() - began)
-        if best < NOISE_S / 10:
-            break
-    return best
+        times.append(time.process_time() - began)
+    return min(times)
 
 
 def _grows_too_fast(
     function: Callable[[str], object], seeds: Mapping[str, str] = SEEDS
 ) -> dict[str, tuple[float, float]]:
-    """Seconds for SHORT and LONG characters, by seed."""
+    """Seconds for SHORT and LONG characters, by seed; what seems slow is measured again, and longer."""
     slow = {}
     for seed, unit in seeds.items():
-        long = _took(function, (unit * LONG)[:LONG])
-        if long > NOISE_S:
-            short = _took(function, (unit * SHORT)[:SHORT])
-            is_slow = long > RATIO * short
-            if is_slow and long < SURE_S:
-                is_slow = _took(function, (unit * 4 * LONG)[: 4 * LONG]) > RATIO * long
-            if is_slow:
-                slow[seed] = (short, long)
+        short, long, longer = ((unit * length)[:length] for length in (SHORT, LONG, 4 * LONG))
+        seconds = _took(function, long, best_of=1)
+        if seconds < NOISE_S or seconds < RATIO * _took(function, short, best_of=2):
+            continue
+        seconds, short_seconds = (_took(function, text, best_of=3) for text in (long, short))
+        if seconds > RATIO * short_seconds and (
+            seconds > SURE_S or _took(function, longer, best_of=1) > RATIO * seconds
+        ):
+            slow[seed] = (short_seconds, seconds)
     return slow
 
 
