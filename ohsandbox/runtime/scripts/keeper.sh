@@ -15,17 +15,21 @@ end_shell() {
 }
 umask 077
 [ -d "${1%/*}" ] || mkdir -p "${1%/*}"
-mkdir "$1" && mkfifo "$1/in" "$1/out" || exit 98
-: >"$1/env"
+mkdir "$1" || exit 98
+# a command may remove any name (`rm -rf /run/*`): what is needed later is open here, or session.sh makes it again
+: >"$1/env" >"$1/pid"
+exec 5<"$1/pid"
+echo $$ >"$1/keeper"
+mkfifo "$1/in" "$1/out" || exit 98
 exec 3<>"$1/out" 4<>"$1/in"
 trap '' HUP INT TERM   # `pkill cat` does not mean these
 { exec cat <&3 4>&-; } &   # yash kills only its own child, without the exec
-cat >&4 3>&-
+cat >&4   # without `3>&-`, for which some shells move their own descriptor 3 meanwhile
 kill -KILL $!
 exec 4>&-
 # only in our own tmpfs: keep the exported environment for a process that resumes this session
-case $1 in /run/ohs/*) n=${1##*/}; [ ! -s "$1/env" ] || mv -f "$1/env" "/run/ohs/${n%-*}.env" ;; esac
-if read -r p <"$1/pid" 2>/dev/null; then
+case $1 in /run/ohs/*) n=${1##*/}; [ ! -s "$1/env" ] || [ -L "$1" ] || mv -f "$1/env" "/run/ohs/${n%-*}.env" ;; esac
+if read -r p <&5; then
   n=0
   while [ $n -lt 10 ] && [ -d "/proc/$p" ]; do
     n=$((n + 1))

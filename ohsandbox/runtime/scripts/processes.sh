@@ -118,12 +118,14 @@ ohs_replaced() {
 ohs_tidy() { stty sane -opost -echo <"$1"; }
 
 # ohs_ask KEEPER DIRECTORY RECORD: have the session's keeper pass on the record, behind all that the shell has reported,
-# and print asked; print alive or gone, what the keeper is. `<>` opens a FIFO that has no reader, too.
+# and print asked; print alive or gone, what the keeper is.
 ohs_ask() {
   ohs_c=
-  [ ! -p "$2/out" ] || { printf '%s\000' "$3" 1<>"$2/out"; echo asked; }
   read -r ohs_c <"/proc/$1/cmdline"
-  case $ohs_c in *"$2"*) echo alive ;; *) [ ! -d /proc/self ] || echo gone ;; esac
+  case $ohs_c in
+    *"$2"*) printf '%s\000' "$3" >"/proc/$1/fd/3" && echo asked; echo alive ;;
+    *) [ ! -d /proc/self ] || echo gone ;;
+  esac
 } 2>/dev/null
 
 # ohs_signal SIGNAL SHELL: signal the terminal's foreground process group.

@@ -16,16 +16,25 @@ unset OHSANDBOX_TTY
 # prints the environment for a successor of this shell; the host excludes secrets
 ohs_save="command export -p"
 ohs_last() { return "$1"; }
+# A command may remove our files (`rm -rf /run/*`), and then another user may take their names. The keeper's descriptors
+# stay, and the directory is made again, for the environment. Where it cannot be, nothing is reported: the shell is
+# replaced by one with another directory.
+ohs_own='[ -O "$ohs_dir" ] && [ ! -L "$ohs_dir" ]'
+ohs_mend='ohs_out=/proc/$ohs_keeper/fd/3
+  (umask 077; command mkdir -p -- "${ohs_dir%/*}"; command mkdir -- "$ohs_dir"; eval "$ohs_own" && : >"$ohs_dir/env") || :'
 # no prompts: nobody sees them, and the commands in them would run before each of our lines
 ohs_plain='PS1= PS2=; command unset -v PROMPT_COMMAND PS0 || :'
 # `set -o vi` below `eval` crashes a bash without line editing (5.2): its input becomes the line editor's, while the text
 # of eval is still read. Within a file that bash sources, it only notes the option.
-ohs_source='command printf "%s\n" "command eval \"\$ohs_c\"" >|"$ohs_dir/source" && command . "$ohs_dir/source"'
+ohs_source='command eval "$ohs_own" && command printf "%s\n" "command eval \"\$ohs_c\"" >|"$ohs_dir/source" && command . "$ohs_dir/source"'
 # the environment is saved before the report, so that a shell killed right after the report has lost nothing
-ohs_tell='command eval "$ohs_save" >|"$ohs_dir/env"
-  command printf "%s %s %s %s %s %s\000" "$ohs_n" "$ohs_s" "$ohs_w" "${!:-0}" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
+ohs_tell='{ command eval "$ohs_own" && [ -p "$ohs_out" ] && [ -e "$ohs_dir/env" ]; } || command eval "$ohs_mend"
+  ! command eval "$ohs_own" || { command eval "$ohs_save" >|"$ohs_dir/env"
+    command printf "%s %s %s %s %s %s\000" "$ohs_n" "$ohs_s" "$ohs_w" "${!:-0}" "${BASH_VERSION:-none}" "$PWD" >"$ohs_out"; }
   ohs_w=kept ohs_done=$ohs_n; command eval "$ohs_plain"'
-ohs_greet='{ command printf "%s 0 %s %s %s %s\000" "$ohs_n" "$ohs_w" "$$" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
+ohs_greet='{ command read -r ohs_keeper <"$ohs_dir/keeper"; ohs_out=$ohs_dir/out
+  command printf "%s 0 %s %s %s %s\000" \
+    "$ohs_n" "$ohs_w" "$$" "${BASH_VERSION:-none}" "$ohs_keeper $ohs_tty $PWD" >"$ohs_out"
   ohs_w=kept; command eval "$ohs_save" >|"$ohs_dir/env"; } 2>/dev/null'
 ohs_run='{ [ -d "$PWD" ] || { ohs_w=lost; command cd -- "$ohs_home" || command cd /; }
   command ulimit -S -m "$ohs_m" || :

@@ -14,7 +14,6 @@ until [ -p "$1/out" ]; do
   [ $n -lt 6000 ] || exit 98
 done
 echo $$ >"$1/pid"   # for keeper.sh, when the host is gone
-ln -s "$OHSANDBOX_TTY" "$1/tty"   # where processes.sh finds it
 export OHSANDBOX_TTY
 unset ENV BASH_ENV PROMPT_COMMAND TMOUT
 export HISTFILE=   # if unset, bash reads ~/.bash_history before its first command, and blocks if that is a FIFO

@@ -109,8 +109,8 @@ class RunningCommand(ProcessTree):
         self.timeout_s = timeout_s
         """Time limit of the call that began it; it counts anew in each later call without a limit of its own."""
         self._unanswered_since = 0.0
-        self._commands = quote(f"{session.directory}/in")
-        self._shell = b"%d %s %s" % (session.pid, quote(f"{session.directory}/tty"), self._commands)
+        self._commands = quote(f"/proc/{session.keeper_pid}/fd/4")
+        self._shell = b"%d %s %s" % (session.pid, quote(session.tty), self._commands)
 
     def probe(self) -> str:
         """Return what the session's terminal does: 'idle', 'input', 'busy', 'spins' or 'gone'."""

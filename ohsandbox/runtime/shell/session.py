@@ -115,8 +115,10 @@ class ShellSession:
         self.is_elsewhere = False
         """Whether the shell could not enter workdir."""
         self.directory = directory
-        self.pid = 0
-        """The shell's process id in the sandbox."""
+        self.pid = self.keeper_pid = 0
+        """Process ids in the sandbox of the shell and of its keeper, which does not end with the shell."""
+        self.tty = ""
+        """Path of the terminal in the sandbox."""
         self.call: ShellCommand | None = None
         self.exit_code: int | None = None
         """The shell's exit code; None until it has ended, or if the code is unknown."""
@@ -316,9 +318,9 @@ class ShellSession:
         if self.exit_code != KILLED and not self._is_settled():
             record = quote(f"{self._question} 0 kept 0 none /")
             with contextlib.suppress(SandboxUnavailable):
-                body = b"ohs_ask %d %s %s" % (self._keeper.pid, quote(self.directory), record)
+                body = b"ohs_ask %d %s %s" % (self.keeper_pid, quote(self.directory), record)
                 words = snippet(body).stdout.split()
-            if words != [b"alive"]:  # else its FIFO was removed, and nothing can arrive
+            if words != [b"alive"]:  # else the question cannot be written, and nothing can arrive
                 with self.changed:
                     self.changed.wait_for(self._is_settled, _SETTLE_S)
         with self.changed:
@@ -481,7 +483,8 @@ class ShellSession:
         for record in records:
             report = CommandReport.parse(record)
             if report and report.nonce == self._greeting:
-                self.pid, self._bash, self.cwd = report.background_pid, report.bash, report.cwd
+                keeper, self.tty, self.cwd = report.cwd.split(" ", 2)
+                self.keeper_pid, self.pid, self._bash = int(keeper), report.background_pid, report.bash
                 self.is_elsewhere = report.how == "lost"
                 self.changed.notify_all()
             elif report and report.nonce == self._question:

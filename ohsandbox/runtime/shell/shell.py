@@ -269,7 +269,7 @@ class Shell:
             self._snippet, session, call, mark=self._mark, timeout_s=wait.timeout_s, snippet_as=self._snippet_as
         )
         if self._untidy:
-            self._snippet(b"ohs_tidy %s" % quote(f"{session.directory}/tty"))
+            self._snippet(b"ohs_tidy %s" % quote(session.tty))
         self._untidy = bool(_SETS_TERMINAL.search(command))
         if len(text or command) > _COMMAND_BY_FILE_BYTES:
             path = f"{session.directory}/command"

@@ -242,6 +242,23 @@ def a_shell_killed_between_commands_is_replaced(shell: Session) -> None:
     assert told.notice
 
 
+def a_shell_keeps_its_state_without_the_files_of_its_session(shell: Session) -> None:
+    shell("kept=yes; f() { echo function; }")
+    directory = shell.runtime.state_dir
+    own = f"{directory}/{shell.name.replace('_', '')[:32]}-*"
+    for files in (directory, own, f"{own}/*"):
+        removed = shell(f"rm -rf {files} 2>/dev/null; export KEPT='{files}'; (exit 3)")
+        assert (removed.exit_code, removed.notice) == (3, None), files
+        assert shell("echo $kept; f").output == "yes\nfunction\n", files
+        assert shell(f"rm -rf {files} 2>/dev/null; read line; echo got $line").waiting_for_input, files
+        assert shell.type("it").output.endswith("got it\n"), files
+        assert shell(f"rm -rf {files} 2>/dev/null; sleep 60", idle_timeout_s=0.2).running, files
+        assert shell.type("C-c").exit_code == 130, files
+    assert shell(f"ls -l {own}/env").output.startswith("-rw-------"), "what is exported is for nobody else"
+    shell(f"rm -rf {own}; exit 4")
+    assert shell('echo "$KEPT"').output == f"{files}\n"
+
+
 @needs("isolated")
 def killing_everything_is_survived(shell: Session) -> None:
     told = shell("export KEPT=yes; kill -9 -1")

@@ -376,6 +376,16 @@ def test_a_command_without_a_limit_that_takes_its_own_shell_away_returns(sandbox
         assert (again.output, again.exit_code) == ("/tmp\n", 0)
 
 
+def test_another_user_gains_nothing_by_the_name_of_a_removed_session(sandbox: Any) -> None:
+    place = sandbox()
+    removed = place.execute("d=$(echo /run/ohs/main-*); rm -rf $d; ln -s /root $d")
+    assert "was restarted" in str(removed.notice)
+    assert place.run(["ls", "/root"]).stdout == b""
+    assert place.execute("set -o vi; pwd").output == "/workspace\n"
+    place.execute("d=$(echo /run/ohs/main-*); rm -rf $d; mkdir $d; chown 65534 $d")
+    assert place.execute("set -o vi; echo on").output == "on\n"
+
+
 @pytest.mark.parametrize(
     "damage", ["rm /etc/passwd; mkfifo /etc/passwd", "mkfifo /root/f; ln -sf /root/f /etc/group"], ids=["fifo", "link"]
 )

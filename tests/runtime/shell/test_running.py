@@ -27,7 +27,7 @@ class Asked:
         return SimpleNamespace(stdout=b"input\n")
 
     def probe(self) -> str:
-        session = cast("Any", SimpleNamespace(pid=5, directory="/run/ohs/main-1"))
+        session = cast("Any", SimpleNamespace(pid=5, keeper_pid=6, tty="/dev/pts/0"))
         command = RunningCommand(
             self.look, session, ShellCommand("x"), mark="m", timeout_s=None, snippet_as=self.look_as
         )
