@@ -199,7 +199,9 @@ class CheckpointRecord(BaseModel):
     engine: str
     """The engine's address; images of other engines are never removed."""
     made_at: float
-    """Seconds since the epoch."""
+    """Seconds since the epoch; only shown, since a clock may be set back."""
+    number: int = 0
+    """Higher than that of each checkpoint that was there when this one was begun; 0 in records of earlier versions."""
     owner: str | None = None
     """Name of a directory, see `owners`: the checkpoint may be removed once that was deleted. None: it stays until it
     is dropped."""
@@ -235,8 +237,11 @@ def begin(engine: Engine, *, owner: Path | None, pod: Pod | None = None) -> Chec
     tag = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
     owner_path = None if owner is None else owners.owner_name(owner)
     services = () if pod is None else pod.checkpoint_tags(tag)
+    number = 1 + max((record.number for record in all_records()), default=0)
     return _write(
-        CheckpointRecord(tag=tag, engine=engine.address.url, made_at=time.time(), owner=owner_path, services=services)
+        CheckpointRecord(
+            tag=tag, engine=engine.address.url, made_at=time.time(), number=number, owner=owner_path, services=services
+        )
     )
 
 
@@ -269,7 +274,7 @@ def all_records() -> list[CheckpointRecord]:
             record = CheckpointRecord.model_validate_json(path.read_bytes())
             if _TAG.fullmatch(path.name) and record.tag == path.name:
                 pending_records.append(record)
-    return sorted(pending_records, key=lambda record: (record.made_at, record.tag))
+    return sorted(pending_records, key=lambda record: (record.number, record.made_at, record.tag))
 
 
 def also_for(engine: Engine, image: str, *, owner: Path) -> None:

@@ -259,6 +259,19 @@ def test_the_first_and_the_newest_are_kept(engine: Engine, owner: Path, monkeypa
     assert not _is_there(engine, made[1])
 
 
+def test_the_newest_is_kept_though_the_clock_was_set_back(
+    engine: Engine, owner: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_images, "MAX_EACH", 3)
+    real, made = time.time, []
+    with DockerRuntime(BUSYBOX) as runtime:
+        for days in range(5):
+            monkeypatch.setattr(time, "time", lambda days=days: real() - 86400 * days)
+            made.append(runtime.checkpoint(str(days), owner=owner).id)
+    assert [record.id for record in checkpoint_images.records(engine)] == [made[0], *made[-2:]]
+    assert _is_there(engine, made[-1])
+
+
 def test_the_oldest_of_all_go_where_they_take_too_much(
     engine: Engine, owner: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
