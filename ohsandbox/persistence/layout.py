@@ -1,6 +1,7 @@
 """The layout of a conversation's directory, and the ids that name one.
 
 ```
+conversations/.written    their order, see `recency`
 conversations/ID/
     sdk_events.jsonl  metadata.json  container.json
     agents/           one directory a sub-agent, laid out like this one

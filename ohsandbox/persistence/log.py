@@ -15,6 +15,7 @@ from ohsandbox.events.event import unchecked
 from ohsandbox.persistence.blobs import Blobs
 from ohsandbox.persistence.lock import DirectoryLock
 from ohsandbox.persistence.reading import LOG_NAME
+from ohsandbox.persistence.recency import Recency
 from ohsandbox.persistence.records import Scan, check_sound, encode_record, scan_log
 from ohsandbox.private_files import (
     PRIVATE_FILE_MODE,
@@ -70,6 +71,7 @@ class EventLog:
         self.position = LogPosition(0, 0)
         """Position and number of the next record."""
         self._blobs = Blobs(self.directory)
+        self._recency = Recency(self.directory)
         self._take = take or (lambda _: None)
         make_private_dir(self.directory)
         self._lock = DirectoryLock(self.directory, name=conversation_id)
@@ -105,6 +107,7 @@ class EventLog:
                 data=body.data,
             )
             self._write(event)
+            self._recency.note()
             return event
 
     def close(self) -> None:

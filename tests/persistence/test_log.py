@@ -31,6 +31,7 @@ from ohsandbox.persistence import (
     stream_events,
 )
 from ohsandbox.persistence.blobs import Blobs
+from ohsandbox.persistence.recency import JOURNAL_NAME
 from ohsandbox.persistence.records import decode_record
 from tests.processes import running
 
@@ -330,7 +331,7 @@ def test_modes_are_private_whatever_the_umask(tmp_path: Path, umask: int) -> Non
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "root").rglob("*")}
-    assert modes == {"c": 0o700, LOG_NAME: 0o600, "lock": 0o600}
+    assert modes == {"c": 0o700, LOG_NAME: 0o600, "lock": 0o600, JOURNAL_NAME: 0o600}
     assert stat.S_IMODE((tmp_path / "root").stat().st_mode) == 0o700
 
 

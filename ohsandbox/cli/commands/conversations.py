@@ -34,6 +34,7 @@ from ohsandbox.conversation.storage import (
     list_stored,
     read_stored,
     size_of,
+    stored_before,
 )
 from ohsandbox.errors import ConversationOpenError, LogCorruptError, OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus
@@ -319,12 +320,8 @@ def delete_conversations(
     if wanted:
         doomed = list(dict.fromkeys(find_stored(root, name) for name in wanted))
     else:
-        updated_before = None if older_than is None else datetime.now(UTC) - _age(older_than)
-        doomed = [
-            conversation.directory
-            for conversation in list_stored(root)
-            if updated_before is None or conversation.metadata.updated_at < updated_before
-        ]
+        stored = list_stored(root) if older_than is None else stored_before(root, datetime.now(UTC) - _age(older_than))
+        doomed = [conversation.directory for conversation in stored]
     if not doomed:
         print("Nothing to delete.")
         return 0

@@ -109,10 +109,11 @@ def truncated(line: str, limit_chars: int) -> str:
 
 
 def age(when: datetime) -> str:
-    """Return the time since then, in the largest unit that fits."""
-    seconds = max(0, int((datetime.now(UTC) - when).total_seconds()))
+    """Return the time since then, in the largest unit that fits; "in 3 d" if it is to come: a clock was wrong."""
+    seconds = int((datetime.now(UTC) - when).total_seconds())
     units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    return next((f"{seconds // length} {unit}" for unit, length in units if seconds >= length), "0 s")
+    amount = next((f"{abs(seconds) // length} {unit}" for unit, length in units if abs(seconds) >= length), "0 s")
+    return f"in {amount}" if seconds < 0 else amount
 
 
 def size(count: int) -> str:

@@ -18,6 +18,7 @@ from ohsandbox.conversation.storage.catalog import (
     noted_container,
     read_stored,
     size_of,
+    stored_before,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "noted_container",
     "read_stored",
     "size_of",
+    "stored_before",
 ]

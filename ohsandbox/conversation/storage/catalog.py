@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -21,6 +22,7 @@ from ohsandbox.errors import LogCorruptError, OhsandboxError, SandboxUnavailable
 from ohsandbox.paths import conversations_dir, subdirectory
 from ohsandbox.persistence import LOG_NAME, DirectoryLock, holder_of, stream_events
 from ohsandbox.persistence.layout import AGENTS_NAME, CONTAINER_NOTE_NAME, METADATA_NAME, is_id
+from ohsandbox.persistence.recency import written_order
 from ohsandbox.private_files import open_regular, write_atomically
 from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.runtime.inventory import Removal
@@ -66,15 +68,35 @@ class StoredConversation(NamedTuple):
 
 
 def list_stored(root: Path) -> list[StoredConversation]:
-    """Return all conversations in root, also those without a readable log, by their last event, newest first.
+    """Return all conversations in root, also those without a readable log, the one that was written last first.
 
-    If `metadata.json` is missing or older than the log, the log is read, and the metadata saved.
+    Those that nothing was written to since earlier versions come last, by the times of their last events. If
+    `metadata.json` is missing or older than the log, the log is read, and the metadata saved.
 
     Raises:
         UsageError: root cannot be read.
     """
-    stored = [read_stored(directory) for directory in _conversations_in(root)]
-    return sorted(stored, key=lambda conversation: (conversation.metadata.updated_at, conversation.id), reverse=True)
+    stored, order = [read_stored(directory) for directory in _conversations_in(root)], written_order(root)
+    return sorted(stored, key=lambda one: (order.get(one.id, -1), one.metadata.updated_at, one.id), reverse=True)
+
+
+def stored_before(root: Path, moment: datetime) -> list[StoredConversation]:
+    """Return the conversations in root that were written before a moment, by their times and by their order.
+
+    A clock that was wrong makes none of them old: what was written after another one is not older than that, and one
+    whose last event has a time that is still to come is never among them.
+
+    Raises:
+        UsageError: root cannot be read.
+    """
+    now, latest, old = datetime.now(UTC), datetime.min.replace(tzinfo=UTC), []
+    for conversation in reversed(list_stored(root)):
+        if (updated_at := conversation.metadata.updated_at) > now:
+            continue
+        latest = max(latest, updated_at)
+        if latest < moment:
+            old.append(conversation)
+    return old
 
 
 def find_stored(root: Path, wanted: str) -> Path:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox import events
+from ohsandbox.conversation.storage import list_stored
 from ohsandbox.events import ConversationStatus, ToolResult
 from ohsandbox.persistence import LOG_NAME, EventLog, read_events
 from tests.processes import running
@@ -290,16 +291,16 @@ def test_delete_says_what_it_frees(root: Path, invoke: Any) -> None:
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith("deleted c1: 30")
     assert ended.out.endswith(" kB\n")
-    assert [path.name for path in root.iterdir()] == ["c2"]
+    assert [one.id for one in list_stored(root)] == ["c2"]
 
 
 def test_delete_by_age_takes_the_old_ones_only(root: Path, invoke: Any) -> None:
-    for name, days in (("new", 29), ("old", 31)):
+    for name, days in (("old", 31), ("new", 29)):
         write(root, name)
         invoke("conversations")
         age(root / name, days=days)
     assert "deleted old" in invoke("conversations", "delete", "--older-than", "30d", "-y").out
-    assert [path.name for path in root.iterdir()] == ["new"]
+    assert [one.id for one in list_stored(root)] == ["new"]
     assert invoke("conversations", "delete", "--older-than", "30d", "-y").out == "Nothing to delete.\n"
 
 
@@ -308,7 +309,7 @@ def test_delete_all_leaves_the_open_one_and_says_so(root: Path, invoke: Any, hel
     ended = invoke("conversations", "delete", "--all", "--yes")
     assert ended.code == 3
     assert f"held (process {held.pid})" in ended.err
-    assert [path.name for path in root.iterdir()] == ["held"]
+    assert [one.id for one in list_stored(root)] == ["held"]
 
 
 def test_delete_asks_at_a_terminal(root: Path, at_terminal: Any) -> None:
@@ -347,7 +348,7 @@ def test_wrong_use_is_one_line_and_changes_nothing(root: Path, invoke: Any, argu
     ended = invoke("conversations", *arguments)
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert said in ended.err
-    assert sorted(path.name for path in root.iterdir()) == ["c1", "c2"]
+    assert sorted(one.id for one in list_stored(root)) == ["c1", "c2"]
 
 
 def test_events_of_a_newer_version_are_shown_as_such_and_left_by_repair(root: Path, invoke: Any) -> None:

@@ -16,6 +16,7 @@ import pytest
 from ohsandbox.cli.commands import top_screen
 from ohsandbox.cli.commands.top import Survey
 from ohsandbox.cli.commands.top_screen import TopScreen
+from ohsandbox.conversation.storage import list_stored
 from ohsandbox.errors import EngineUnavailable
 from ohsandbox.paths import conversations_dir
 from ohsandbox.runtime.inventory import SandboxInfo, SandboxUsage
@@ -274,7 +275,7 @@ def test_a_row_is_deleted_only_by_what_is_typed_after_the_question(
         ],
     )  # fmt: skip
     assert (ended.code, ended.restored) == (0, True)
-    assert sorted(path.name for path in conversations_dir().iterdir()) == [talked[1]]
+    assert [one.id for one in list_stored(conversations_dir())] == [talked[1]]
 
 
 @pytest.mark.usefixtures("no_engine")

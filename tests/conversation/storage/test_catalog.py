@@ -6,7 +6,9 @@ import stat
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +16,12 @@ import pytest
 from ohsandbox import events
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation, ConversationMetadata, FileConversationStore
-from ohsandbox.conversation.storage import delete_stored, find_stored, list_stored, read_stored
+from ohsandbox.conversation.storage import delete_stored, find_stored, list_stored, read_stored, stored_before
 from ohsandbox.conversation.storage.metadata import title_of_message
 from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.persistence import LOG_NAME, EventLog
+from ohsandbox.persistence.recency import JOURNAL_NAME
 from tests.fakes import FakeModel, RecordingRuntime, answer, call
 from tests.processes import running
 
@@ -152,6 +155,29 @@ def test_metadata_of_an_older_version_is_still_read(tmp_path: Path) -> None:
     assert metadata.updated_at == metadata.created_at
 
 
+def write_when(monkeypatch: pytest.MonkeyPatch, root: Path, name: str, *, days: int) -> None:
+    """Write a conversation under a clock that is wrong by some days."""
+    clock = SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(days=days))
+    monkeypatch.setattr("ohsandbox.persistence.log.datetime", clock)
+    write(root, name, "x")
+
+
+def test_a_clock_that_ran_ahead_or_was_set_back_changes_no_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, days in (("ahead", 400), ("today", 0), ("back", -400)):
+        write_when(monkeypatch, tmp_path, name, days=days)
+    assert [one.id for one in list_stored(tmp_path)] == ["back", "today", "ahead"]
+    assert find_stored(tmp_path, "last").name == "back"
+
+
+def test_what_was_written_under_a_wrong_clock_is_not_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, days in (("old", -90), ("ahead", 400), ("older clock", -300), ("today", 0), ("back", -400)):
+        write_when(monkeypatch, tmp_path, name.replace(" ", "-"), days=days)
+    month_ago = datetime.now(UTC) - timedelta(days=30)
+    assert [one.id for one in stored_before(tmp_path, month_ago)] == ["old", "older-clock"]
+
+
 def test_list_has_the_newest_event_first_and_leaves_out_what_is_no_conversation(tmp_path: Path) -> None:
     for name in ("b", "a", "c"):
         write(tmp_path, name, "x")
@@ -243,7 +269,7 @@ def test_delete_takes_everything_and_follows_no_link(tmp_path: Path) -> None:
     (root / "c" / "tools").symlink_to(outside)
     (root / ".deleted-old-1").mkdir()
     assert delete_stored(root / "c") > 300_000
-    assert [path.name for path in root.iterdir()] == ["d"]
+    assert sorted(path.name for path in root.iterdir()) == [JOURNAL_NAME, "d"]
     assert (outside / "precious").exists()
 
 

@@ -12,6 +12,7 @@ from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.storage import ConversationDeleter, note_container, noted_container
 from ohsandbox.errors import ConversationOpenError, EngineUnavailable
 from ohsandbox.persistence.layout import CONTAINER_NOTE_NAME
+from ohsandbox.persistence.recency import JOURNAL_NAME
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
@@ -132,7 +133,7 @@ def test_without_an_engine_the_conversation_goes_and_the_rest_is_told(
             assert "No engine answers." in str(deleting.delete(home / "c" / name).left)
         assert deleting.delete(home / "c" / "none").left == ()
     assert len(asked) == 1
-    assert list((home / "c").iterdir()) == []
+    assert [path.name for path in (home / "c").iterdir()] == [JOURNAL_NAME]
 
 
 def test_an_open_conversation_keeps_everything(home: Path) -> None:

@@ -56,6 +56,18 @@ def test_a_held_lease_waits_three_days_from_its_last_use() -> None:
     held.release()
 
 
+def test_a_lease_that_was_used_under_a_clock_that_ran_ahead_waits_three_days_from_now() -> None:
+    held = lease.acquire(container="c", engine="e", image="i", conversation="talk")
+    held.hold()
+    record = lease.read(held.id)
+    assert record is not None
+    ahead = time.time() + 400 * 86400
+    os.utime(held.path, (ahead, ahead))
+    assert lease.is_resumable(record)
+    assert held.path.stat().st_mtime <= time.time()
+    held.release()
+
+
 def test_only_the_lease_of_a_dead_owner_can_be_adopted() -> None:
     held = lease.acquire(container="c", engine="e", image="i", conversation="talk")
     assert lease.adopt(held.id) is None

@@ -158,11 +158,16 @@ def adopt(lease_id: str) -> Lease | None:
 
 
 def is_resumable(record: LeaseRecord) -> bool:
-    """Whether the container can still be resumed."""
-    try:
-        return record.resumable and time.time() - _path(record.id).stat().st_mtime < RESUMABLE_S
-    except FileNotFoundError:
-        return False
+    """Whether the container can still be resumed.
+
+    A lease whose last use is still to come counts from now on: the clock was wrong.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        unused_s = time.time() - _path(record.id).stat().st_mtime
+        if unused_s < 0:
+            os.utime(_path(record.id))
+        return record.resumable and unused_s < RESUMABLE_S
+    return False
 
 
 def read(lease_id: str) -> LeaseRecord | None:

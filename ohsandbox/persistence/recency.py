@@ -1,0 +1,73 @@
+"""Which conversation of a directory was written last, whatever the clock says.
+
+A clock may be set back or run ahead, so a conversation's time says nothing about order. A journal beside the
+conversations has a line with the name of one each time that another one than the last is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import UsageError
+from ohsandbox.private_files import PRIVATE_FILE_MODE, open_regular, write_all, write_atomically
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOURNAL_NAME = ".written"
+_MAX_BYTES = 1024 * 1024
+"""Beyond this, 40,000 lines, the journal is written anew with one line for each conversation that is there."""
+
+
+class Recency:
+    """The place of one conversation in the journal of its directory."""
+
+    def __init__(self, directory: Path) -> None:
+        """Use the conversation's directory; nothing is read or written yet."""
+        self._directory = directory
+        self._path = directory.parent / JOURNAL_NAME
+        self._seen: tuple[int, int] | None = None
+        """Inode and size of the journal when this conversation was its last line."""
+
+    def note(self) -> None:
+        """Make this conversation the last one; where the journal cannot be written, times decide as before."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._seen is not None and _identity(os.lstat(self._path)) == self._seen:
+                return
+        with contextlib.suppress(OSError, UsageError):
+            descriptor = open_regular(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, name="Journal")
+            try:
+                line = b"\n" + os.fsencode(self._directory.name) + b"\n"
+                if not (size := os.fstat(descriptor).st_size):
+                    os.fchmod(descriptor, PRIVATE_FILE_MODE)
+                if os.pread(descriptor, len(line), max(0, size - len(line))) != line:
+                    write_all(descriptor, line)
+                self._seen = _identity(os.fstat(descriptor))
+            finally:
+                os.close(descriptor)
+            if size > _MAX_BYTES:
+                _shorten(self._path)
+
+
+def written_order(root: Path) -> dict[str, int]:
+    """Return a number for each conversation that was written in root, the last one's the highest."""
+    try:
+        descriptor = open_regular(root / JOURNAL_NAME, os.O_RDONLY, name="Journal")
+        with os.fdopen(descriptor, "rb") as file:
+            names = file.read().split(b"\n")
+    except (OSError, UsageError):
+        return {}
+    return {os.fsdecode(name): number for number, name in enumerate(names) if name}
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_size
+
+
+def _shorten(journal: Path) -> None:
+    there = {entry.name for entry in os.scandir(journal.parent)}
+    names = sorted(order := written_order(journal.parent), key=order.__getitem__)
+    lines = (b"\n" + os.fsencode(name) + b"\n" for name in names if name in there)
+    write_atomically(journal, b"".join(lines), durable=False)
