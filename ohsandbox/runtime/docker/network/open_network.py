@@ -44,6 +44,8 @@ _PROCESSES = 64
 """Process limit of an owner; the threads of the OCI runtime that starts it count, too."""
 _PROGRAMS = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 _FILES = {"amd64": "gateway-x86_64", "arm64": "gateway-aarch64"}
+_JOIN_TRIES = 5
+"""Number of attempts to join the bridge: each `gc` that looked before the sandbox was there may remove it once."""
 _preparing = threading.Lock()
 
 
@@ -146,12 +148,12 @@ def _started_owner(engine: Engine, name: str, config: dict[str, Any]) -> tuple[s
 
 def connect(engine: Engine, container: str, allow: Iterable[str]) -> None:
     """Connect a namespace to the bridge, unless it is connected; its rules are set already."""
-    try:
-        _join(engine, container)
-    except SandboxUnavailable:
+    for _ in range(_JOIN_TRIES - 1):
+        with contextlib.suppress(SandboxUnavailable):
+            return _join(engine, container)
         # the bridge may have been removed and created again: the rules lack the gateway of the new one
         set_rules(engine, container, allow)
-        _join(engine, container)
+    return _join(engine, container)
 
 
 def _join(engine: Engine, container: str) -> None:
@@ -261,14 +263,15 @@ def remove_owner(engine: Engine, name: str, lease_id: str) -> None:
 
 
 def collect(engine: Engine) -> None:
-    """Remove the bridge unless a container, running or stopped, uses it; it is created again when needed."""
+    """Remove the bridge unless a container uses it or is ours; it is created again when needed.
+
+    Any container of ours, running or stopped, may be about to join.
+    """
     with contextlib.suppress(SandboxUnavailable), engine_errors(f"removing the network {NETWORK!r}"):
         found = _found_bridge(engine)
         if found is None or not _LABELS.items() <= (found.get("Labels") or {}).items():
             return
-        owners = engine.api.containers(all=True, filters={"label": OWNER_LABEL})
-        is_used = any((owner.get("Labels") or {}).get(OWNER_LABEL) for owner in owners)
-        if not (is_used or engine.api.containers(all=True, filters={"network": NETWORK})):
+        if not any(engine.api.containers(all=True, filters=one) for one in ({"label": LABEL}, {"network": NETWORK})):
             engine.api.remove_network(found["Id"])  # the engine refuses if a container has joined meanwhile
 
 
@@ -296,7 +299,9 @@ def prepare(engine: Engine) -> _OpenBridge:
 
 def _addresses(engine: Engine) -> tuple[ipaddress.IPv4Network, str]:
     with _preparing, engine_errors(f"making the network {NETWORK!r}"):
-        found = _found_bridge(engine) or _made_bridge(engine)
+        tries = (_found_bridge(engine) or _made_bridge(engine) for _ in range(_JOIN_TRIES))
+        if (found := next(filter(None, tries), None)) is None:
+            raise SandboxUnavailable(f"The network {NETWORK!r} is removed each time it is created. Try again later.")
     told = ((found.get("IPAM") or {}).get("Config") or [{}])[0]
     is_ours = found.get("Driver") == "bridge" and _LABELS.items() <= (found.get("Labels") or {}).items()
     if not is_ours or not told.get("Subnet") or not told.get("Gateway"):
@@ -310,8 +315,11 @@ def _found_bridge(engine: Engine) -> dict[str, Any] | None:
     return next((one for one in engine.api.networks(names=[NETWORK]) if one["Name"] == NETWORK), None)
 
 
-def _made_bridge(engine: Engine) -> dict[str, Any]:
-    """Create the bridge. The kernel refuses a second device of its name; engines before 25 allow two such networks."""
+def _made_bridge(engine: Engine) -> dict[str, Any] | None:
+    """Create the bridge; return None if it was removed meanwhile.
+
+    The kernel refuses a second device of its name; engines before 25 allow two such networks.
+    """
     device = f"ohs{hashlib.sha256(str(engine.api.info().get('ID')).encode()).hexdigest()[:10]}"
     options = _OPTIONS | {"com.docker.network.bridge.name": device}
     try:
@@ -321,9 +329,7 @@ def _made_bridge(engine: Engine) -> dict[str, Any]:
         if (made := _found_bridge(engine)) is not None:  # another process has created it at the same time
             return made
         raise
-    if (made := _found_bridge(engine)) is None:
-        raise SandboxUnavailable(f"The network {NETWORK!r} was removed while it was created. Try again.")
-    return made
+    return _found_bridge(engine)
 
 
 def _image(engine: Engine) -> str:

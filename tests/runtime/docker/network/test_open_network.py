@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -300,6 +301,47 @@ def test_a_pool_that_has_begun_waits_for_a_namespace_in_use_rather_than_make_ano
     assert not open_network.is_running(engine, first)
     assert not open_network.is_running(engine, third)
     assert lease.all_ids() == []
+
+
+@pytest.fixture
+def own_bridge(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a bridge of this test's own, which is removed while no sandbox of another test is on it."""
+    name = f"ohsandbox-test-{secrets.token_hex(4)}"
+    monkeypatch.setattr(open_network, "NETWORK", name)
+    monkeypatch.setattr(engine.api, "info", lambda: {"ID": name})  # of which the name of the device is made
+    yield name
+    for found in engine.api.networks(names=[name]):
+        engine.api.remove_network(found["Id"])
+
+
+def test_a_bridge_that_is_removed_before_a_sandbox_has_joined_is_made_again(
+    engine: Engine, own_bridge: str, foreign: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container, join = foreign(), engine.api.connect_container_to_network
+    removed = 0
+
+    def removed_before(*arguments: Any) -> None:
+        nonlocal removed
+        if removed < 3:
+            engine.api.remove_network(own_bridge)
+            removed += 1
+        join(*arguments)
+
+    monkeypatch.setattr(engine.api, "connect_container_to_network", removed_before)
+    open_network.set_rules(engine, container, ())
+    open_network.connect(engine, container, ())
+    assert removed == 3
+    assert open_network.is_open(engine, container)
+    open_network.disconnect(engine, container)
+
+
+def test_the_bridge_stays_while_a_sandbox_may_be_about_to_join(
+    engine: Engine, own_bridge: str, sandbox: Callable[..., Any]
+) -> None:
+    sandbox("ohsandbox-base:busybox", network="none")
+    open_network.prepare(engine)
+    open_network.collect(engine)
+    assert engine.api.networks(names=[own_bridge])
 
 
 def test_a_network_of_that_name_that_is_not_ours_is_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
