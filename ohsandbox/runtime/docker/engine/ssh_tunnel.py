@@ -33,6 +33,9 @@ _FORWARD_S = 10.0
 """Seconds for a second `ssh` to make the first one listen; it takes 10 ms."""
 _SETTLES_S = 0.5
 """Seconds to wait for the end of `ssh` itself, which follows that of the forwarded connections by some milliseconds."""
+_LAST_WORDS_S = 10.0
+"""Seconds to wait for what an `ssh` that has ended wrote about the reason. It is there already: only the thread that
+reads it may need so long on a busy machine."""
 _ENDS_S = 2.0
 """Seconds to wait for `ssh` to end before each signal; `open` in another thread waits meanwhile."""
 AGAIN_S = 2.0
@@ -122,6 +125,7 @@ class SshTunnel:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._said: deque[str] = deque(maxlen=20)
+        self._listener: threading.Thread | None = None
         self._failure: tuple[float, EngineUnavailable] | None = None
         self._directory = ""
         self.socket = ""
@@ -176,7 +180,8 @@ class SshTunnel:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C must reach only this process
         )  # fmt: skip
-        threading.Thread(target=self._listen, args=(self._process,), name="ohsandbox-ssh", daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, args=(self._process,), name="ohsandbox-ssh", daemon=True)
+        self._listener.start()
         try:
             there = self._address.socket or self._socket_there(self._process, nonce)
             path = f"{directory}/engine.sock"
@@ -220,8 +225,8 @@ class SshTunnel:
         reader.start()
         reader.join(CONNECT_S)
         if not sockets:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1)  # then what it wrote about the reason has arrived
+            if self._listener is not None and not reader.is_alive():  # it has closed its output: it has ended
+                self._listener.join(_LAST_WORDS_S)
             raise self._unreachable()
         socket_path = sockets[0].removeprefix("unix://")
         return socket_path if sockets[0].startswith("unix://") and _SOCKET.fullmatch(socket_path) else _DEFAULT_SOCKET

@@ -19,7 +19,7 @@ from ohsandbox import DockerRuntime, SandboxPool
 from ohsandbox.errors import EngineUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.mcp import create_mcp_tools
 from ohsandbox.runtime.docker.engine.connection import connect
-from ohsandbox.runtime.docker.engine.ssh_tunnel import SshAddress, tunnel_to
+from ohsandbox.runtime.docker.engine.ssh_tunnel import SshAddress, SshTunnel, tunnel_to
 from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 from ohsandbox.runtime.docker.ownership import lease
 from ohsandbox.schema import text_of
@@ -140,6 +140,20 @@ def test_a_host_key_that_is_unknown_or_another_one_is_refused_with_what_to_do(ma
         other.unlink()
     assert "not the one that is known, as where somebody is in between" in told
     assert "ssh-keygen -R machine" in told
+
+
+@needs_server
+@pytest.mark.usefixtures("machine")
+def test_what_ssh_says_is_told_although_it_is_read_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = SshTunnel._listen
+
+    def late(tunnel: SshTunnel, process: subprocess.Popen[bytes]) -> None:
+        process.wait()
+        time.sleep(1.5)  # as a thread that gets no processor
+        at_once(tunnel, process)
+
+    monkeypatch.setattr(SshTunnel, "_listen", late)
+    assert "host key of stranger is not known" in _refusal("ssh://stranger")
 
 
 @needs_server
