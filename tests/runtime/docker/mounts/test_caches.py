@@ -211,6 +211,7 @@ def test_what_one_sandbox_leaves_is_the_next_ones_and_nobody_elses_and_is_follow
 
 
 APT = """
+export SOURCE_DATE_EPOCH=0
 mkdir -p /repo/deb/DEBIAN && cd /repo || exit
 for name in one two; do
     printf 'Package: %s\\nVersion: 1\\nArchitecture: all\\nMaintainer: a\\nDescription: x\\n' $name >deb/DEBIAN/control
@@ -226,7 +227,11 @@ END
 done
 rm -f /etc/apt/sources.list.d/* && echo 'deb [trusted=yes] copy:/repo ./' >/etc/apt/sources.list && apt-get update
 """
-"""A repository with two packages, whose installation waits where there is a FIFO /go."""
+"""A repository with two packages, whose installation waits where there is a FIFO /go.
+
+Both sandboxes have to make the same packages: apt takes what is cached for another one if its size differs, and with
+the files' times in it a package has 700 bytes or, of 40 times in two, 704.
+"""
 
 
 @pytest.mark.docker
