@@ -27,7 +27,7 @@ QUICK := tests/agent tests/cli/test_app.py tests/llm tests/mcp tests/persistence
 ifndef AT_ONCE
 .NOTPARALLEL:
 endif
-.PHONY: sizes lowest connector site help setup demo test unit lint bench coverage docs images dev clean \
+.PHONY: sizes lowest connector site help setup demo test unit flaky lint bench coverage docs images dev clean \
   ready ready-venv ready-engine collected install integrations engine plugins peers harbor bases
 
 help: ## this table
@@ -51,6 +51,10 @@ test: ## lint, types and every test; junit.xml
 
 unit: setup ## the tests that need no engine
 	@$(BIN)/python -m pytest -m 'not docker'
+
+N ?= 50
+flaky: setup engine peers bases ## N=50 runs of TESTS='tests/test_text.py -k lines' with all processors busy: what failed, how often
+	@REPEAT=$(N) .ci/pytest $(TESTS)
 
 lowest: ## quick tests with the lowest versions that pyproject.toml allows (uv from the package index)
 	@[ -x .cache/lowest/bin/uv ] || { $(PYTHON) -m venv .cache/lowest && .cache/lowest/bin/pip install --quiet uv; }
