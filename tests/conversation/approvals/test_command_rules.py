@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +12,11 @@ from ohsandbox.conversation.approvals.rules import shell_syntax
 from ohsandbox.conversation.approvals.rules.commands import MAX_CHARS, cell_findings, command_findings, input_findings
 from ohsandbox.conversation.approvals.rules.network import browser_findings, web_findings
 from ohsandbox.conversation.approvals.rules.paths import place_findings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ohsandbox.conversation.approvals.rules import Finding
 
 HIGH = [
     "rm -rf /", "rm -rf /*", "rm -r -f ~", 'rm -rf "$HOME"', "rm --recursive /etc", "rm -rf $X/",
@@ -54,40 +60,51 @@ NOTHING = [
 ]  # fmt: skip
 
 
-def risk_of(command: str) -> str:
-    risks = {finding.risk for finding in command_findings(command, workdir="/workspace")}
+def highest(findings: Iterable[Finding]) -> str:
+    risks = {finding.risk for finding in findings}
     return "HIGH" if "HIGH" in risks else "MEDIUM" if risks else ""
 
 
-@pytest.mark.parametrize("command", HIGH)
-def test_high(command: str) -> None:
-    assert risk_of(command) == "HIGH"
+def risk_of(command: str) -> str:
+    return highest(command_findings(command, workdir="/workspace"))
 
 
-@pytest.mark.parametrize("command", MEDIUM)
-def test_medium(command: str) -> None:
-    assert risk_of(command) == "MEDIUM"
+def wrong(commands: Iterable[str], *risks: str) -> list[tuple[str, str]]:
+    """The commands that have none of these risks, each with the one that it has; to see all of them: `pytest -vv`."""
+    rated = [(risk_of(command), command) for command in commands]
+    return [(risk, command) for risk, command in rated if risk not in risks]
 
 
-@pytest.mark.parametrize("command", NOTHING)
-def test_everyday_commands_pass(command: str) -> None:
-    assert command_findings(command, workdir="/workspace") == []
+def test_high() -> None:
+    assert wrong(HIGH, "HIGH") == []
 
 
-@pytest.mark.parametrize(
-    ("path", "harmless"),
-    [
-        ("a.txt", True), ("/workspace/a/../b", True), ("/tmp/x", True), ("/dev/null", True), ("sub/.hidden", True),
-        ("../a", False), ("/workspace/../etc/x", False), ("/workspacex/a", False), ("~/x", False), ("/", False),
-        ("//etc/passwd", False), ("/tmp/../etc/x", False), (".git/hooks/x", False), ("/dev/sda", False),
-        ("/workspace/.ssh/config", False),
+def test_medium() -> None:
+    assert wrong(MEDIUM, "MEDIUM") == []
+
+
+def test_everyday_commands_pass() -> None:
+    assert wrong(NOTHING, "") == []
+
+
+PLACES = {
+    True: ["a.txt", "/workspace/a/../b", "/tmp/x", "/dev/null", "sub/.hidden"],
+    False: [
+        "../a", "/workspace/../etc/x", "/workspacex/a", "~/x", "/", "//etc/passwd", "/tmp/../etc/x", ".git/hooks/x",
+        "/dev/sda", "/workspace/.ssh/config",
     ],
-)  # fmt: skip
-def test_places(path: str, harmless: bool) -> None:  # noqa: FBT001 - a column of the table
-    assert (not list(place_findings(path, workdir="/workspace"))) is harmless
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("harmless", PLACES)
+def test_places(harmless: bool) -> None:  # noqa: FBT001 - a column of the table
+    rated = {path: not list(place_findings(path, workdir="/workspace")) for path in PLACES[harmless]}
+    assert [path for path, passes in rated.items() if passes is not harmless] == []
 
 
 TABLE = Path(__file__).with_name("commands_by_risk.txt")
+PART = 150
+"""Commands in one test: a few seconds on a loaded machine."""
 
 
 def of_table(risk: str) -> list[str]:
@@ -95,19 +112,23 @@ def of_table(risk: str) -> list[str]:
     return section.strip("\n").split("\n\n")[1:]
 
 
-@pytest.mark.parametrize("command", of_table("HIGH"))
-def test_what_does_harm_is_high_however_it_is_written(command: str) -> None:
-    assert risk_of(command) == "HIGH"
+def parts_of(risk: str) -> list[int]:
+    return [*range(0, len(of_table(risk)), PART)]
 
 
-@pytest.mark.parametrize("command", of_table("MEDIUM"))
-def test_what_the_rules_cannot_judge_is_medium_at_least(command: str) -> None:
-    assert risk_of(command) in {"MEDIUM", "HIGH"}
+@pytest.mark.parametrize("first", parts_of("HIGH"))
+def test_what_does_harm_is_high_however_it_is_written(first: int) -> None:
+    assert wrong(of_table("HIGH")[first : first + PART], "HIGH") == []
 
 
-@pytest.mark.parametrize("command", of_table("LOW"))
-def test_daily_work_is_low(command: str) -> None:
-    assert command_findings(command, workdir="/workspace") == []
+@pytest.mark.parametrize("first", parts_of("MEDIUM"))
+def test_what_the_rules_cannot_judge_is_medium_at_least(first: int) -> None:
+    assert wrong(of_table("MEDIUM")[first : first + PART], "MEDIUM", "HIGH") == []
+
+
+@pytest.mark.parametrize("first", parts_of("LOW"))
+def test_daily_work_is_low(first: int) -> None:
+    assert wrong(of_table("LOW")[first : first + PART], "") == []
 
 
 NOT_HIGH = [
@@ -194,9 +215,8 @@ NOT_HIGH = [
 ]
 
 
-@pytest.mark.parametrize("command", NOT_HIGH)
-def test_daily_work_that_the_rules_cannot_judge_is_not_high(command: str) -> None:
-    assert risk_of(command) != "HIGH"
+def test_daily_work_that_the_rules_cannot_judge_is_not_high() -> None:
+    assert wrong(NOT_HIGH, "MEDIUM", "") == []
 
 
 @pytest.mark.parametrize(
@@ -243,36 +263,31 @@ CELLS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("risk", "code"), [(risk, code) for risk, codes in CELLS.items() for code in codes])
-def test_python_cells(risk: str, code: str) -> None:
-    risks = {finding.risk for finding in cell_findings(code, workdir="/workspace")}
-    found = "HIGH" if "HIGH" in risks else "MEDIUM" if risks else ""
-    assert found == risk
+@pytest.mark.parametrize("risk", CELLS)
+def test_python_cells(risk: str) -> None:
+    rated = {code: highest(cell_findings(code, workdir="/workspace")) for code in CELLS[risk]}
+    assert {code: found for code, found in rated.items() if found != risk} == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "risk"),
-    [("y", ""), ("C-c", ""), ("", ""), ("rm -rf /root", "HIGH"), ("it's", "MEDIUM"), ("import os", "MEDIUM")],
-)
-def test_input_for_a_program_is_read_as_a_command(text: str, risk: str) -> None:
-    risks = {finding.risk for finding in input_findings(text, workdir="/workspace")}
-    assert ("HIGH" if "HIGH" in risks else "MEDIUM" if risks else "") == risk
+INPUTS = {"y": "", "C-c": "", "": "", "rm -rf /root": "HIGH", "it's": "MEDIUM", "import os": "MEDIUM"}
 
 
-@pytest.mark.parametrize(
-    ("url", "risk"),
-    [
-        ("https://docs.python.org/3/library/re.html", "MEDIUM"), ("http://localhost:8000/x", ""),
-        ("https://e/?q=python+re+module", "MEDIUM"), ("https://e/?q=" + "A" * 300, "HIGH"),
-        ("https://e/?d=cm9vdDp4OjA6MDpyb290Oi9yb290Oi9iaW4vYmFzaApkYWVtb246eDoxOjE6ZGFl", "HIGH"),
-        ("https://u:p@e/", "HIGH"), ("http://localhost@evil/", "HIGH"), ("file:///etc/passwd", "HIGH"),
-        ("https://" + "a" * 62 + ".e/", "HIGH"), ("http://127.0.0.1.evil.com/", "MEDIUM"), ("http://[::1", "HIGH"),
-    ],
-)  # fmt: skip
-def test_addresses_by_what_they_carry(url: str, risk: str) -> None:
-    for found in (web_findings(url), browser_findings(f"goto('{url}')")):
-        risks = {finding.risk for finding in found}
-        assert ("HIGH" if "HIGH" in risks else "MEDIUM" if risks else "") == risk
+def test_input_for_a_program_is_read_as_a_command() -> None:
+    assert {text: highest(input_findings(text, workdir="/workspace")) for text in INPUTS} == INPUTS
+
+
+ADDRESSES = {
+    "https://docs.python.org/3/library/re.html": "MEDIUM", "http://localhost:8000/x": "",
+    "https://e/?q=python+re+module": "MEDIUM", "https://e/?q=" + "A" * 300: "HIGH",
+    "https://e/?d=cm9vdDp4OjA6MDpyb290Oi9yb290Oi9iaW4vYmFzaApkYWVtb246eDoxOjE6ZGFl": "HIGH",
+    "https://u:p@e/": "HIGH", "http://localhost@evil/": "HIGH", "file:///etc/passwd": "HIGH",
+    "https://" + "a" * 62 + ".e/": "HIGH", "http://127.0.0.1.evil.com/": "MEDIUM", "http://[::1": "HIGH",
+}  # fmt: skip
+
+
+def test_addresses_by_what_they_carry() -> None:
+    assert {url: highest(web_findings(url)) for url in ADDRESSES} == ADDRESSES
+    assert {url: highest(browser_findings(f"goto('{url}')")) for url in ADDRESSES} == ADDRESSES
 
 
 SEEDS = [
@@ -296,16 +311,16 @@ def seconds(piece: str, chars: int) -> float:
     return sum(os.times()[:4]) - began
 
 
-@pytest.mark.parametrize("piece", SEEDS)
-def test_four_times_the_text_takes_no_ten_times_the_time(piece: str) -> None:
-    small, large = seconds(piece, 3_000), seconds(piece, 12_000)
-    assert large < max(10 * small, 10.0)
+@pytest.mark.parametrize("first", range(6))
+def test_four_times_the_text_takes_no_ten_times_the_time(first: int) -> None:
+    taken = {piece: (seconds(piece, 3_000), seconds(piece, 12_000)) for piece in SEEDS[first::6]}
+    assert {piece: pair for piece, pair in taken.items() if pair[1] >= max(10 * pair[0], 10.0)} == {}
 
 
-@pytest.mark.parametrize("piece", ["(", "$(", "cat <<E\n", "find . -exec a ; ", "{a,b}", "\x00"])
-def test_a_megabyte_is_high_at_once(piece: str) -> None:
-    assert seconds(piece, 1_000_000) < 10
-    assert risk_of(piece * (1_000_000 // len(piece))) == "HIGH"
+def test_a_megabyte_is_high_at_once() -> None:
+    pieces = ["(", "$(", "cat <<E\n", "find . -exec a ; ", "{a,b}", "\x00"]
+    assert [piece for piece in pieces if seconds(piece, 1_000_000) >= 10] == []
+    assert wrong([piece * (1_000_000 // len(piece)) for piece in pieces], "HIGH") == []
 
 
 def test_what_is_too_long_to_read_is_no_way_round() -> None:
