@@ -212,6 +212,14 @@ NOT_HIGH = [
     "mytool --dry-run=server",
     "uvx --with ruff ruff",
     "uvx --with requests pytest",
+    'alembic revision -m "a b"',
+    'alembic revision --autogenerate -m "add users table"',
+    "csvcut -c 1,3 data.csv | csvsort -c 2",
+    "gdb -batch -ex run -ex bt ./bin/t",
+    "cargo publish --dry-run",
+    "go test $(go list ./... | grep -v gen)",
+    "find . -name x -exec cat {} +",
+    "cmake -DCMAKE_C_COMPILER=/usr/bin/clang .",
 ]
 
 

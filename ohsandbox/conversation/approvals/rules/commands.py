@@ -74,7 +74,8 @@ _INSTALLED = re.compile(
 
 # fmt: off
 _PATTERNS: tuple[tuple[re.Pattern[str], Finding], ...] = (
-    (re.compile(r":\s{0,9}\(\s{0,9}\)\s{0,9}\{"), Finding("HIGH", "Looks like a fork bomb.")),
+    (re.compile(r":\s{0,9}\(\s{0,9}\)\s{0,9}\{|\b(\w{1,40})\s{0,9}\(\)\s{0,9}\{[^}\n]{0,200}\b\1\s{0,9}(?:\|\s{0,9}\1\b|&)"),
+     Finding("HIGH", "Looks like a fork bomb.")),
     (re.compile(r"\$\{!?\w{1,99}(?:\[[^\]\n]{0,99}\])?@P\}"),
      Finding("HIGH", "Expands a text as a prompt, which runs commands.")),
     (re.compile(r"\$\{(?:%s):?=|\b(?:for|select)\s{1,9}(?:%s)\b" % (("|".join(sorted(RUN_BY_SHELL)),) * 2)),
@@ -220,7 +221,7 @@ class _Rules:
             self.note(Finding("MEDIUM", f"Runs {quoted(command.path)}, which is not a file of the workspace."))
         if arguments.usage is None and not is_ruled(command.program):
             self.note(Finding("MEDIUM", f"The rules do not know {quoted(command.program)}."))
-            if command.stdin is not None or command.fed:
+            if command.stdin is not None or command.fed & (_FOREIGN | {"echo", "printf"}):
                 self.note(
                     Finding("HIGH", f"Gives {command.program}, which the rules do not know, a text that it may run.")
                 )
@@ -297,6 +298,8 @@ class _Rules:
 
     def _interpreter(self, command: SimpleCommand) -> None:
         script = script_of(command)
+        for item in arguments_of(command).of_kind("preload"):
+            self._script(item.text, command)
         if script.file:
             if not self._script(script.file, command):
                 risk: Literal["MEDIUM", "HIGH"] = "HIGH" if set(script.file) & set("$`") else "MEDIUM"
@@ -322,7 +325,7 @@ class _Rules:
                 self.note(Finding("HIGH", f"Runs what {listed} writes with {name}."))
             else:
                 self.note(Finding("MEDIUM", f"Runs what another program writes with {name}."))
-        if sources and name in _SENDING:
+        if sources and (name in _SENDING or "s_client" in command.arguments):
             self.note(Finding("HIGH", f"Sends the output of {listed} out with {name}."))
         if command.consumer in _EVALUATING or is_interpreter(command.consumer):
             if name in DOWNLOADERS:

@@ -6,10 +6,16 @@ import re
 
 from ohsandbox.conversation.approvals.rules import known_names
 
-_STRING = re.compile(r"'[^'\\\n#$@`]*'|\"[^\"\\\n#$@`]*\"")
+_STRING = re.compile(r"'(?:[^'\\\n#$@`]|\\[nt])*'|\"(?:[^\"\\\n#$@`]|\\[nt])*\"")
 _JSON_FILE = re.compile(r"\brequire\s{0,3}\(\s{0,3}(?:'\./[\w./-]+\.json'|\"\./[\w./-]+\.json\")\s{0,3}\)")
-_SUBSTITUTION = re.compile(r"^\s{0,3}(?:s|tr|y)(?P<end>[/|#,])(?:(?!(?P=end))[^\\\n(@$]|\\[^\n])*(?P=end)"
-                           r"(?:(?!(?P=end))[^\\\n@`(]|\\[1-9nt/.])*(?P=end)[gimsx]*\s{0,3};?\s{0,3}$")  # fmt: skip
+_PERLS = frozenset({"perl", "rename", "prename", "file-rename"})
+_SUBSTITUTION = re.compile(
+    r"^\s{0,3}(?:s|tr|y)(?P<end>[/|#,])(?:(?!(?P=end))[^\\\n(@$]|\\[^\n]|\((?![?*])|\(\?[:=!]|\$(?=\)|(?P=end)))*(?P=end)"
+    r"(?:(?!(?P=end))[^\\\n@$]|\\[1-9nt/.]|\$(?:[1-9&](?!\d|\[|\{|->)|\{[1-9]\}(?!\[|\{|->)))*(?P=end)[gimsx]*\s{0,3};?\s{0,3}$"
+)
+"""One substitution of Perl. perlop(1): `$x[...]`, `${...}`, `@...` and `(?{...})` in its parts hold code."""
+_BOUND = re.compile(r"(?<![.\w])(?:const|let|var)\s{1,9}(\w+)")
+"""A name that JavaScript binds: it may be used, though not as the name of a property (`x.constructor`)."""
 _DEFAULT_VARIABLE = re.compile(r"\$[_\d]\b")
 """Perl's `$_` and `$1`."""
 _MATCH = re.compile(r"(?<=[\s(~!])/(?:[^/\\\n@$(#`]|\\[\w.])+/[gimsx]*(?=[\s;)]|$)")
@@ -19,14 +25,19 @@ _OTHER_CHARS = re.compile(r"[\w\s.,;:()+\-*<>=!?]*")
 
 def is_harmless(code: str, program: str) -> bool:
     """Whether the code has no names but those known to be harmless, and strings without expansions."""
-    if program == "perl" and _SUBSTITUTION.match(code):
-        return True
+    if program in _PERLS and (match := _SUBSTITUTION.match(code)):
+        # what `rename` makes of a name must not lead to another directory
+        return program == "perl" or code.count("/") == (3 if match["end"] == "/" else 0)
+    if program in _PERLS - {"perl"} and re.fullmatch(r"\.\w+", code):
+        return True  # rename(1) of util-linux takes two texts
     harmless = known_names(f"code of {program}")
     rest = _STRING.sub(" 0 ", _JSON_FILE.sub(" 0 ", code))
-    if program == "perl":
+    if program in _PERLS:
         rest = _DEFAULT_VARIABLE.sub(" 0 ", rest)
-    if program in {"perl", "ruby"}:
+    if program in _PERLS | {"ruby"}:
         rest = _MATCH.sub(" 0 ", rest)
+    if "const" in harmless:
+        rest = re.sub(rf"(?<![.\w])(?:{'|'.join(_BOUND.findall(rest)) or 0})\b", " 0 ", rest)
     is_plain = bool(harmless) and _OTHER_CHARS.fullmatch(rest) is not None
     return (
         is_plain

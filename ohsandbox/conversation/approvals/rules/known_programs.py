@@ -247,7 +247,7 @@ class _TableReader:
             item.kind == "pattern" or item.option in {"-f", "--file", "--from-file", "--files"} for item in self._items
         ):
             kinds = kinds[1:]
-        if kinds[:1] == ("script",) and any(item.kind == "code" for item in self._items):
+        if kinds[:1] in {("script",), ("code",)} and any(item.kind == "code" for item in self._items):
             kinds = kinds[1:]
         if kinds[-1:] == ("write",) and any(item.option in {"-t", "--target-directory"} for item in self._items):
             kinds = kinds[:-1]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ohsandbox.conversation.approvals.rules import Finding, names, quoted
 from ohsandbox.conversation.approvals.rules.git import git_findings, subcommand
-from ohsandbox.conversation.approvals.rules.known_programs import arguments_of
+from ohsandbox.conversation.approvals.rules.known_programs import UNKNOWN, arguments_of
 from ohsandbox.conversation.approvals.rules.network import NETWORK, address_findings
-from ohsandbox.conversation.approvals.rules.paths import is_wide, place_findings, secret_findings
+from ohsandbox.conversation.approvals.rules.paths import is_home, is_wide, place_findings, secret_findings
 from ohsandbox.conversation.approvals.rules.variables import variable_findings
 from ohsandbox.conversation.approvals.rules.words import write_findings
 
@@ -64,6 +64,9 @@ _DISCARDS_WORK = "Throws away work in the repository."
 _DISCARDS = "Throws away changes that are not committed."
 _INSTALLS = "Installs or removes software."
 _PUBLISHES = "Changes what others use or see: {command}."
+_CHANGES_DATA = "Changes or deletes data of a database."
+_ELSEWHERE = r"(?:/(?!workspace/|usr/|opt/|nix/)|~|\.\.)"
+"""The beginning of a path outside of the workspace and of the directories of installed programs."""
 
 # fmt: off
 _RULES = (
@@ -75,6 +78,7 @@ _RULES = (
     Rule("ssh ssh-copy-id scp sftp ftp tftp nc ncat netcat socat telnet", "HIGH", _REMOTE),
     Rule("rsync", "HIGH", _REMOTE, text=re.compile(r"\0(?!-)(?:[\w.-]+@)?[\w.-]+:(?!\\)|\0rsync://")),
     Rule("rsync", "MEDIUM", "Deletes at the target what the source has not.", "--delete --remove-source-files"),
+    Rule("parallel", "MEDIUM", _RUNS_TEXT, text=re.compile(r"\A(?:\0-[^\0]*)*\0\Z")),
     Rule("systemd-run chroot", "HIGH", "Runs a program beyond this shell ({name})."),
     Rule("git credential credential-store credential-cache", "HIGH", "Takes keys out of a store."),
     Rule("gh gcloud az aws", "HIGH", "Takes keys out of a store.",
@@ -83,21 +87,26 @@ _RULES = (
     Rule("rustc", "HIGH", "Lets {name} run a program.", text=re.compile(r"\0(?:-C|--codegen)[\0=]?linker=")),
     Rule("curl", "HIGH", "Writes a file that the format names.", text=re.compile(r"%output\{")),
     Rule("cmake", "MEDIUM", "Has cmake read code outside of the workspace.",
+         text=re.compile(rf"\0-D\0?CMAKE_\w*(?:INCLUDE|TOOLCHAIN|MODULE|PREFIX)\w*(?::\w+)?={_ELSEWHERE}")),
+    Rule("cmake", "HIGH", "Has cmake run a program with arguments, or from outside of the workspace.",
          text=re.compile(
-             r"\0-D\0?CMAKE_\w*(?:INCLUDE|TOOLCHAIN|MODULE|PREFIX)\w*(?::\w+)?=(?:/(?!workspace/|usr/|opt/)|~|\.\.)")),
-    Rule("cmake", "HIGH", "Has cmake run a program with arguments.",
-         text=re.compile(
-             r"\0-D\0?\w*(?:LAUNCHER|COMMAND|PROGRAM|EMULATOR|CLANG_TIDY|CPPCHECK|COMPILER)(?::\w+)?=[^\0]*[;\s]")),
+             r"\0-D\0?\w*(?:LAUNCHER|COMMAND|PROGRAM|EMULATOR|CLANG_TIDY|CPPCHECK|COMPILER|LINKER|EXECUTABLE|RANLIB|STRIP"
+             rf"|_(?:AR|NM|LD|AS))(?::\w+)?=(?:{_ELSEWHERE}|[^\0]*[;\s])")),
+    Rule("gdb", "HIGH", "Gives {name} a text that it may run.", text=re.compile(
+         r"\0--?(?:ex|iex|eval-command)[\0=](?!(?:r|run|c|continue|n|next|s|step|q|quit|finish|up|down|list|where|disas\w*"
+         r"|(?:thread apply all )?(?:bt|backtrace)(?: full)?|info [\w -]+|b(?:reak)? [\w.:/]+|frame \d+"
+         r"|p(?:rint)? [\w.*&]+|set (?:pagination|confirm|print \w+) \w+)\0)")),
     Rule("pdflatex xelatex lualatex latex", "MEDIUM", "Gives {name} code.", text=re.compile(r"\0\\")),
     Rule("mvn mvnw", "MEDIUM", _DOWNLOADS, text=re.compile(r"\0(?!-)[\w.-]+:[\w.-]+:[^\0]")),
     Rule("npm pnpm yarn pip pip3 uv composer gh", "HIGH", "Leaves a setting outside of the workspace ({name}).",
          text=re.compile(r"\0(?:config|c|alias)\0(?:[^\0]*\0){0,2}(?:set|edit)\0|\A\0set\0")),
     Rule("git daemon send-email http-backend shell instaweb", "HIGH", _REMOTE),
-    Rule("mount umount mknod insmod modprobe rmmod nsenter unshare pivot_root kexec", "HIGH",
+    Rule("mount umount swapon swapoff mknod insmod modprobe rmmod nsenter unshare pivot_root kexec", "HIGH",
          "Changes mounts, the kernel or namespaces."),
     Rule("iptables ip6tables nft ufw setenforce visudo passwd chpasswd useradd usermod userdel adduser", "HIGH",
          "Changes the firewall or access control."),
-    Rule("crontab at batch", "HIGH", "Leaves something behind that runs by itself."),
+    Rule("at batch", "HIGH", "Leaves something behind that runs by itself."),
+    Rule("crontab", "HIGH", "Leaves something behind that runs by itself.", text=re.compile(r"\A(?!\0-l\0\Z)")),
     Rule("killall killall5 pkill skill snice xkill", "HIGH", "Ends other processes."),
     Rule("mail sendmail mutt msmtp", "HIGH", _REMOTE),
     Rule("history", "HIGH", "Wipes the shell's history.", letters="c"),
@@ -115,21 +124,47 @@ _RULES = (
         r"\A(?!.*\0(?:-[a-zA-Z]*t|--list))(?=.*\0(?:-[a-zA-Z]*i|--extract))", re.DOTALL)),
     Rule("go", "HIGH", _DOWNLOADS, text=re.compile(r"\A\0run\0(?:-[^\0]*\0){0,9}[^@\0]*@")),
 
-    Rule("npm pnpm yarn cargo poetry uv flit hatch mvn mvnw gradle gradlew sbt", "HIGH", _PUBLISHES,
-         words="publish deploy"),
-    Rule("gem docker", "HIGH", _PUBLISHES, words="push"),
-    Rule("twine", "HIGH", _PUBLISHES, words="upload"),
-    Rule("gh", "HIGH", _PUBLISHES, words="merge create delete close edit"),
-    Rule("kubectl", "HIGH", _PUBLISHES, words="delete apply exec drain replace scale"),
-    Rule("terraform", "HIGH", _PUBLISHES, words="destroy apply rm"),
+    Rule("npm pnpm yarn cargo poetry uv flit hatch mvn mvnw gradle gradlew sbt turbo nx lerna", "HIGH", _PUBLISHES,
+         words="publish unpublish deploy deprecate dist-tag"),
+    Rule("gem docker podman dotnet dvc", "HIGH", _PUBLISHES, "--push", words="push"),
+    Rule("twine huggingface-cli hf", "HIGH", _PUBLISHES, words="upload"),
+    Rule("fab cap kamal heroku fly flyctl vercel netlify firebase wrangler serverless sls pulumi cdk sam", "HIGH",
+         _PUBLISHES, "--prod --production", words="deploy publish destroy remove up run ssh push delete rollback"),
+    Rule("ansible ansible-playbook", "HIGH", _REMOTE,
+         text=re.compile(r"\A(?!.*\0(?:--check|--syntax-check|--list-\w+|--version)\0)", re.DOTALL)),
+    Rule("rclone", "HIGH", _REMOTE, words="copy copyto sync move moveto delete purge serve mount"),
+    Rule("gh glab", "HIGH", _PUBLISHES,
+         words="merge create delete close edit comment review reopen set rerun cancel upload fork archive",
+         text=re.compile(r"\0api(?=\0).*\0(?:-[XfF]|--method|--field|--raw-field|--input)", re.DOTALL)),
+    Rule("gh glab", "HIGH", _DOWNLOADS, text=re.compile(r"\0extension\0(?:install|exec)\0")),
+    Rule("kubectl oc", "HIGH", _PUBLISHES,
+         words="delete apply exec drain replace scale create edit patch label annotate set expose autoscale cordon "
+         "uncordon taint run debug cp undo restart pause resume"),
+    Rule("kubectl oc", "HIGH", "Takes keys out of a store.",
+         text=re.compile(r"\0secrets?(?:/[^\0]*)?\0(?:.*\0)?(?:-o|--output)", re.DOTALL)),
+    Rule("terraform tofu", "HIGH", _PUBLISHES, words="destroy apply rm push delete taint untaint import force-unlock"),
     Rule("aws", "HIGH", _PUBLISHES, words="rm cp sync mv delete-object terminate-instances"),
     Rule("gcloud", "HIGH", _PUBLISHES, words="delete deploy"),
-    Rule("helm", "HIGH", _PUBLISHES, words="install uninstall upgrade delete"),
-    Rule("systemctl", "HIGH", _PUBLISHES, words="enable disable mask stop start restart edit"),
-    Rule("docker podman", "HIGH", "Starts a container that reaches the host.", "--privileged --pid --cap-add --device",
+    Rule("helm", "HIGH", _PUBLISHES, words="install uninstall upgrade delete rollback push"),
+    Rule("systemctl", "HIGH", _PUBLISHES,
+         words="enable disable mask stop start restart edit poweroff reboot halt kexec"),
+    Rule("docker podman", "HIGH", "Starts a container that reaches the host.",
+         "--privileged --pid --cap-add --device --security-opt",
          text=re.compile(r"(?:-v|--volume|source|src)[=\0 ]?/[:\s,\0]")),
     Rule("docker podman", "MEDIUM", "Removes containers, images or volumes.",
          text=re.compile(r"\0(?:prune|rm|rmi)\0")),
+
+    Rule("rails", "HIGH", _RUNS_TEXT, text=re.compile(r"\0(?:runner|r)\0(?![\w./-]+\.rb\0)")),
+    Rule("rails rake mix php python python3 manage.py django-admin sequelize typeorm knex prisma alembic", "MEDIUM",
+         _CHANGES_DATA, words="db:drop db:reset db:purge db:wipe migrate:fresh migrate:reset migrate:refresh "
+         "schema:drop ecto.drop ecto.reset flush reset_db reset downgrade"),
+    Rule("dropdb dropuser", "HIGH", "Deletes a database or a user of it."),
+    Rule("sqlite3 psql mysql mariadb duckdb", "MEDIUM", _CHANGES_DATA, text=re.compile(
+         r"\b(?:delete\s{1,9}from|update\s{1,9}\S{1,99}\s{1,9}set|alter\s{1,9}(?:table|user|role|database)|grant|revoke|drop)\b",
+         re.IGNORECASE)),
+    Rule("duckdb", "HIGH", _DOWNLOADS, text=re.compile(
+         r"\b(?:install|load)\s{1,9}(?:'|\w{1,99}\s{1,9}from\b)|allow_unsigned", re.IGNORECASE)),
+    Rule("duckdb", "MEDIUM", _DOWNLOADS, text=re.compile(r"\binstall\s", re.IGNORECASE)),
 
     Rule("make gmake bmake pmake", "HIGH", "Gives make commands of its own.",
          text=re.compile(r"\0(?:\.?SHELL(?:FLAGS)?\s{0,9}[:?+!]{0,3}=|[^=\0]*=[^\0$`;|]*[$`;|])")),
@@ -155,6 +190,7 @@ _RULES = (
     Rule("git rm", "MEDIUM", "Deletes a whole tree.", letters="r"),
     Rule("git reflog gc", "MEDIUM", "Deletes what git could bring back.", "--prune", words="expire delete"),
     Rule("git tag", "MEDIUM", "Deletes a tag.", "--delete", "d"),
+    Rule("git notes", "MEDIUM", "Deletes notes.", words="remove prune"),
     Rule("git branch", "MEDIUM", "Deletes a branch that may not be merged.", "--delete --force", "DM"),
 )
 # fmt: on
@@ -188,8 +224,8 @@ def simple_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Finding
     """Findings in one command, regardless of other commands."""
     name = command.program
     part = subcommand(command) if name == "git" else command
-    ruled = [rule.finding(part) for rule in _rules_of(part.program) if rule.holds(part)]
-    yield from ruled
+    rules = [rule for rule in _rules_of(part.program) if rule.holds(part)]
+    yield from (rule.finding(part) for rule in rules if rule.what != _PUBLISHES or not _is_dry_run(part))
     if name in _BY_TARGET:
         yield from _BY_TARGET[name](command, workdir)
     if name in NETWORK:
@@ -198,6 +234,19 @@ def simple_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Finding
     yield from variable_findings(command)
     for target in command.written:
         yield from write_findings(target, command, workdir=workdir)
+
+
+def _is_dry_run(command: SimpleCommand) -> bool:
+    """Whether the program only says what it would do; an unknown option might take `--dry-run` for its value."""
+    items = arguments_of(command).items
+    dry_runs = [item.text for item in items if item.kind == "dry"]
+    is_known = not any(item.kind.startswith(UNKNOWN) for item in items)
+    return (
+        bool(dry_runs)
+        and is_known
+        and set(dry_runs) <= {"", "client", "server", "true"}
+        and {"false", "none", "null"}.isdisjoint(command.arguments)  # nopt takes `--dry-run false`
+    )
 
 
 def _rules_of(program: str) -> list[Rule]:
@@ -252,6 +301,8 @@ def _find(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
         wide = wide and not command.operands[0].startswith(".")
         yield Finding("HIGH" if wide else "MEDIUM", "Deletes what `find` finds.")
     if command.has("-exec", "-execdir", "-ok", "-okdir"):
+        if any(is_home(target) for target in command.operands[:1]):
+            yield Finding("HIGH", f"Hands all of {quoted(command.operands[0])} on, keys and passwords included.")
         words = {word.rsplit("/", 1)[-1] for word in command.arguments}
         runs_shell = not words.isdisjoint(
             {"sh", "bash", "dash", "zsh", "ksh", "ash", "xargs", "eval", "python", "perl"}
@@ -300,6 +351,13 @@ def _awk(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
         yield Finding("MEDIUM", "An awk program of a file, which the rules do not read.")
 
 
+def _perl(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
+    """perlfunc(1), open: `<>` opens names with two arguments, so `x|` and `|x` are commands, and `>x` is written."""
+    for item in arguments_of(command).of_kind("read", "script"):
+        if re.match(r"\s{0,9}(?:\||\+?>)|.*\|\s{0,9}\Z", item.text, re.DOTALL):
+            yield Finding("HIGH", f"Has perl run a command or write a file: {quoted(item.text)}.")
+
+
 def _move(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
     for target in command.operands[:-1]:
         if is_wide(command.full(target), workdir=workdir):
@@ -343,6 +401,7 @@ _BY_TARGET: dict[str, Callable[[SimpleCommand, str], Iterator[Finding]]] = {
     "rimraf": lambda command, workdir: _rm(command._replace(arguments=("-r", *command.arguments)), workdir),
     "git": git_findings,
     "mv": _move,
+    "perl": _perl,
     "ln": _link,
     "kill": _kill,
     **dict.fromkeys(("chmod", "chown", "chgrp"), _change_rights),

@@ -231,6 +231,8 @@ class _PythonReader:
             self._unknown_call(node, name)
         self._evaluating_call(node, name, base)
         self._file_call(node, name, base)
+        if ast.unparse(node.func).startswith("sys.path."):
+            self.texts += [f"PYTHONPATH={shlex.quote(text)} :" for text in map(_string, node.args) if text is not None]
         keywords = {keyword.arg for keyword in node.keywords}
         if name == "getattr" and not (len(node.args) > 1 and isinstance(node.args[1], ast.Constant)):
             self.findings.append(Finding("HIGH", "Does what the rules cannot read (getattr of a computed name)."))

@@ -46,10 +46,7 @@ _COMMAND_IN_INDEX = re.compile(r"\w\[[^\[\]\n]{0,200}(?:\$\(|`)")
 
 def variable_arguments(command: SimpleCommand) -> Iterator[Argument]:
     """The values of the variables that a command sets, with the kinds of the table."""
-    pairs = command.assigned
-    if command.program in _TAKES_VARIABLES:
-        pairs += tuple(word.partition("=")[::2] for word in command.arguments if "=" in word)
-    for name, value in pairs:
+    for name, value in _assigned(command):
         if _DEFAULT.fullmatch(f"{name}={value}"):
             continue
         kinds = variable_kinds(name) or ((UNKNOWN,) if _FAMILIES.match(name) else ())
@@ -60,13 +57,19 @@ def variable_arguments(command: SimpleCommand) -> Iterator[Argument]:
                     yield Argument(kind, text, f"${name}")
 
 
+def _assigned(command: SimpleCommand) -> tuple[tuple[str, str], ...]:
+    """Variables that are set before the command, by it, or by its words."""
+    words = command.arguments if command.program in _TAKES_VARIABLES else ()
+    return command.assigned + tuple(word.partition("=")[::2] for word in words if "=" in word)
+
+
 def variable_findings(command: SimpleCommand) -> Iterator[Finding]:
     """Findings in the names of variables, and in values that decide what the shell itself runs."""
     name, values = command.program, [value for _, value in command.assigned]
     if name in _NAMES_VARIABLES and (name != "printf" or "-v" in command.arguments):
         for variable in {*command.arguments, *values} & RUN_BY_SHELL:
             yield Finding("HIGH", f"Sets {variable}, by which other programs run code unasked.")
-    assigned = dict(command.assigned)
+    assigned = dict(_assigned(command))
     if "IFS" in assigned:
         yield Finding("MEDIUM", "Changes where the shell splits words (IFS).")
     if "PATH" in assigned and not assigned["PATH"].startswith(_USUAL_PATHS):

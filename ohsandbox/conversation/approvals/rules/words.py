@@ -15,6 +15,7 @@ from ohsandbox.conversation.approvals.rules.known_programs import (
 from ohsandbox.conversation.approvals.rules.paths import is_home, is_inside, is_wide, place_findings, secret_of_word
 from ohsandbox.conversation.approvals.rules.shell_words import COMPUTED
 from ohsandbox.conversation.approvals.rules.variables import RUN_BY_SHELL
+from ohsandbox.conversation.approvals.rules.wrappers import approximate_commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,6 +39,12 @@ _PACKAGE = re.compile(r"(?P<name>@?[^@\s\[\]=<>~!]+)(?:\[[\w,-]*\])?(?:@[\w.^~*+
 _MODULE = re.compile(r"@?\w[\w-]*(?:/\w[\w.-]*)*")
 """A module of a package that is installed, as Node resolves a bare name."""
 
+_MODULE_FILE = re.compile(r"\./(?:[\w@-][\w@.-]*/)*[\w@-][\w@.-]*")
+"""A module by a path below the working directory."""
+
+_HOSTED = re.compile(r"\w[\w.-]*/\w[\w.-]*(?:#\S*)?")
+"""A package as OWNER/NAME: npm and its kin take it from GitHub. A directory is `./NAME`."""
+
 _PACKAGES = known_names("packages")
 
 _BY_KIND = {
@@ -59,8 +66,14 @@ _EVALUATES = re.compile(
 )
 """Options whose name says that their value is run."""
 
-_PLAIN_VALUE = re.compile(r"[\w./-]*\.\w+|\d[\d.]*")
-"""A file's name or a number, as in `-c settings.toml`."""
+_PLAIN_VALUE = re.compile(r"[\w./-]*\.\w+|\d[\d.,:-]*")
+"""A file's name or numbers, as in `-c settings.toml` and `-c 1,3`."""
+
+_PROSE = re.compile(r"-m|--(?:message|title|description|comment|body|subject)")
+"""Options whose value is a sentence for people."""
+
+_ADDRESSES = known_names("address options")
+"""Options whose value is a part of an address, as `/app/`, that looks like a path."""
 
 _ELSEWHERE = re.compile(r"(?:^-\w|^|[=:,@])((?:/|~|\.\.(?:/|$)|\$HOME\b|\$\{HOME\}).*)", re.DOTALL)
 """Group 1 is a path in a word, after an option or a separator."""
@@ -90,7 +103,7 @@ def word_findings(
 
 def _usage_findings(command: SimpleCommand, arguments: Arguments, *, workdir: str) -> Iterator[Finding]:
     usage = arguments.usage
-    if usage is not None and not {"asks*", "unknown*"}.isdisjoint(usage.operands):
+    if usage is not None and not {"asks*", "hosted*", "unknown*"}.isdisjoint(usage.operands):
         yield Finding("MEDIUM", f"What {usage.name} does, the rules do not judge.")
     if usage is not None and usage.has_dangers and any(word in command.splits for word in command.arguments):
         yield Finding("MEDIUM", f"Words that the shell computes may be options of {usage.name}.")
@@ -112,7 +125,7 @@ def _known(item: Argument, command: SimpleCommand, arguments: Arguments, *, work
     elif paths := _written(item, arguments, command):
         for path in paths:
             yield from write_findings(path, command, workdir=workdir)
-    elif kind == "project" or (kind == "script" and item.text != "-"):
+    elif kind == "project" or (kind == "script" and item.text != "-") or (kind == "goal" and item.text[:1] in "/~."):
         yield from _project(item, name, command, workdir=workdir)
     elif kind == "tree" and is_home(item.text) and _reads_tree(command):
         yield Finding("HIGH", f"Reads all of {quoted(item.text)}, keys and passwords included.")
@@ -127,21 +140,24 @@ def _closer_kind(item: Argument) -> str:
     is_download = (
         (kind == "package" and usage_of(package) is None and package not in _PACKAGES)
         or (kind in {"project", "script", "plugin"} and (is_remote or "://" in text))
-        or (kind == "asks" and is_remote and not item.option)
+        or (kind in {"asks", "hosted"} and is_remote and not item.option)
+        or (kind == "hosted" and _HOSTED.fullmatch(text))
     )
     if is_download:
         return "download"
+    if kind == "preload" and _MODULE_FILE.fullmatch(text):
+        kind = "script"
     if (kind == "tool" and re.search(r"[\s/$]", text)) or (kind == "preload" and not _MODULE.fullmatch(text)):
         return "runs"
     if kind == "archive" and re.match(r"[^/]+:", text):
         return "anywhere"
-    if kind == "asks" and not item.option:
-        return ""
     if (kind == "plugin" and not text.startswith("no:")) or (
         kind == "assign" and item.option[:1] == "-" and "=-" in text
     ):
         return "asks"
-    return "sets" if kind == "name" and text in RUN_BY_SHELL else kind
+    if kind == "name" and text in RUN_BY_SHELL:
+        return "sets"
+    return "" if kind == "asks" and not item.option else kind
 
 
 def options_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Finding]:
@@ -149,8 +165,9 @@ def options_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Findin
     arguments = arguments_of(command)
     yield from word_findings(command, arguments, workdir=workdir, is_guess=True)
     for item in arguments.items:
-        if item.kind == "preload":  # every later program of Node's would load it
-            yield Finding("HIGH", f"Has {command.program} load code first: {quoted(item.text)}.")
+        is_elsewhere = item.kind in {"project", "script"} and any(_project(item, "", command, workdir=workdir))
+        if item.kind == "preload" or is_elsewhere:  # every later program of this kind would run it
+            yield Finding("HIGH", f"Has {command.program} run code that no command names: {quoted(item.text)}.")
         if item.kind.startswith(UNKNOWN) or not item.option:
             for path in re.split(r"[=,]", item.text):
                 if path.startswith(("/", "~", "..")):
@@ -184,7 +201,8 @@ def _written(item: Argument, arguments: Arguments, command: SimpleCommand) -> li
         source = re.search(r"(?:source|src)=([^,]+)", text)
         path = source[1] if source else text.partition(":")[0]
         return [path] if path[:1] in {"/", "~", ".", "$"} else []
-    if item.kind == "report" or (item.kind == "assign" and item.option.startswith("-")):
+    is_address = text.partition("=")[0] in _ADDRESSES
+    if (item.kind == "report" and not is_address) or (item.kind == "assign" and item.option.startswith("-")):
         return [path for path in re.split(r"[:=,]", text) if path[:1] in {"/", "~", "."}]
     if command.program == "dd" and text.startswith("of="):
         return [text.removeprefix("of=")]
@@ -203,8 +221,9 @@ def _unknown(
     name, is_variable = (item.option, True) if item.option.startswith("$") else (name, False)
     plain = word.replace(COMPUTED, "") if is_variable else word  # the commands of `$(...)` are judged on their own
     is_judged = arguments.usage is None or "unknown*" in arguments.usage.operands
+    is_prose = _PROSE.fullmatch(before) and next(approximate_commands(word, command), None) is None
     is_code = _CODE.search(re.sub(r"^\w+://|\$\{\w+\.\.\.\}", "", plain)) or (
-        is_judged and not item.option and re.search(r"\s", word)
+        is_judged and not item.option and not is_prose and re.search(r"\s", word)
     )
     if not item.option and _REMOTE.match(word):
         yield Finding("HIGH", f"Gives {name} an address, of which it may run what it downloads: {quoted(word)}.")
@@ -215,7 +234,8 @@ def _unknown(
     if is_variable:
         yield Finding("MEDIUM", f"The rules do not know {quoted(word)} of {name}.")
         return
-    found = (each for path in _paths(word) for each in place_findings(command.full(path), workdir=workdir))
+    paths = () if option in _ADDRESSES else _paths(word)
+    found = (each for path in paths for each in place_findings(command.full(path), workdir=workdir))
     if any(finding.risk == "HIGH" for finding in found):
         yield Finding("HIGH", f"Lets {name} do something unknown with {quoted(word)}, outside the workspace.")
     else:

@@ -25,6 +25,9 @@ _WORDS = re.compile(r"[\s'\"]+")
 _LINKER_WORDS = re.compile(r"[\s'\",]+")
 """What is between the words of options that are handed on; gcc(1), -Wl: commas, too."""
 
+_CODE_OPTIONS = frozenset({"-c", "-e", "--code", "--command", "--eval", "--execute"})
+_CALL = re.compile(r"\w\s{0,3}\(|`|\$\(|;")
+
 MAX_WRAPPED = 16
 
 
@@ -80,10 +83,27 @@ def inner_of(command: SimpleCommand) -> Iterator[InnerCommand]:
             words = (_LINKER_WORDS if item.option.endswith(",") else _WORDS).split(item.text)
             argv = [" ".join(program[:2]), *program[2:], *filter(None, words)]
             yield InnerCommand("options", "", command.running(argv)._replace(assigned=()))
+    yield from _code_for_script(command)
     if command.stdin is not None and is_interpreter(name) and script_of(command).reads_stdin:
         yield InnerCommand(_language(name), command.stdin)
     if arguments.command:
         yield InnerCommand("shell", "", command.running(_with_input(name, arguments)))
+
+
+def _code_for_script(command: SimpleCommand) -> Iterator[InnerCommand]:
+    """Code that a script of the workspace is given to run: `manage.py shell -c`, `artisan tinker --execute=`."""
+    if is_interpreter(command.program):
+        is_script = script_of(command).file != ""
+    else:
+        is_script = "/" in command.path and usage_of(command.program) is None
+    if not is_script:
+        return
+    for word, following in command.pairs:
+        option, equals, value = word.partition("=")
+        text = value if equals else following
+        if option in _CODE_OPTIONS and _CALL.search(text):
+            is_python = PYTHONS.fullmatch(command.program) or command.program.endswith(".py")
+            yield InnerCommand("python" if is_python else "code", text)
 
 
 def _language(program: str) -> Language:
