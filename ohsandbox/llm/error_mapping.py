@@ -30,6 +30,11 @@ class ErrorKind(NamedTuple):
 _AUTHENTICATION = ErrorKind(
     errors.ModelAuthenticationError, "refused the key", "Set `api_key`, or the provider's environment variable."
 )
+_NO_LOGIN = ErrorKind(
+    errors.ModelAuthenticationError,
+    "cannot be asked, since this machine has no credentials for it",
+    "Log in as the provider's documentation says, or set its environment variables.",
+)
 PERMISSION = ErrorKind(
     errors.ModelAuthenticationError,
     "refused access",
@@ -197,6 +202,8 @@ _TOO_LONG = re.compile(
 )
 _AGAINST_POLICY = re.compile(r"content_policy_violation|content management policy|our safety system", re.IGNORECASE)
 _NO_CREDIT = re.compile(r"insufficient_quota|exceeded your current quota|credit balance is too low", re.IGNORECASE)
+_NO_CREDENTIALS = re.compile(r"default credentials were not found|unable to locate credentials", re.IGNORECASE)
+"""Messages of google-auth and botocore, of which litellm makes failed connections: no request was sent."""
 _NO_TOOLS = re.compile(
     r"(?:does(?: not|n't)|no connected provider) supports? (?:tools?\b(?![ _]choice)|tool[_-]call|function[ _-]?call)"
     r"|(?:\btools?|\btool[ _](?:use|call(?:s|ing)?)|function[ _]call(?:s|ing)?)[`'\"]? (?:is|are) "
@@ -316,6 +323,8 @@ def kind_of(error: BaseException, *, status: int | None = None, asked: bool = Fa
     text = str(error)
     names = [cls.__name__ for cls in type(error).__mro__]
     by_class = next((_BY_CLASS[name] for name in names if name in _BY_CLASS), None)
+    if status is None and _NO_CREDENTIALS.search(text):
+        return _NO_LOGIN
     if status is not None and status >= _NO_SUCCESS:
         unfit = None if status in _ABOUT_THE_ACCOUNT else _refused_feature(text, status)
         other = _REDIRECT if status < _REFUSED else REQUEST if status < _SERVER_ERRORS else SERVER

@@ -79,6 +79,12 @@ def test_lost_connections_are_retried(cls: type[Exception]) -> None:
     assert error_mapping.kind_of(cls("x")).retryable
 
 
+@pytest.mark.parametrize("text", ["Your default credentials were not found. To set up", "Unable to locate credentials"])
+def test_missing_credentials_are_told_at_once(text: str) -> None:
+    kind = error_mapping.kind_of(litellm.exceptions.APIConnectionError(text, "vertex_ai", "m"))
+    assert (kind.error, kind.retryable) == (errors.ModelAuthenticationError, False)
+
+
 def test_an_unknown_error_is_not_retried() -> None:
     assert error_mapping.kind_of(KeyError("x")) is error_mapping.CLIENT
 
