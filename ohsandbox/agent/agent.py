@@ -24,6 +24,7 @@ from ohsandbox.arguments import expect, expect_method, expect_texts, unknown_arg
 from ohsandbox.content import DEFAULT_LIMITS
 from ohsandbox.errors import LimitReachedError, UsageError
 from ohsandbox.llm.capabilities import wants_short_descriptions
+from ohsandbox.text import counted
 from ohsandbox.tool import (
     Tool,
     ToolDefinition,
@@ -387,7 +388,7 @@ def _verdicts(screen: ApprovalFilter | None, planned: Sequence[ActionEvent]) -> 
 
 def _check_whole(response: ChatResponse) -> None:
     if response.cut:
-        more = ", raise `max_output_tokens`," if response.is_truncated else ""
+        more = ", raise `max_output_tokens`," if response.choices[0].finish_reason == "length" else ""
         raise LimitReachedError(
             f"The model's answer was cut {response.cut}. Say how to go on{more} or take another `model`.",
             code="AnswerCut",
@@ -396,12 +397,13 @@ def _check_whole(response: ChatResponse) -> None:
 
 def _ask_again(response: ChatResponse, *, attempt: int) -> Step:
     fields = {"attempt": attempt, "usage": response.usage.model_dump(), "cost_usd": response.cost_usd}
-    if attempt <= _MAX_EMPTY_RETRIES:
+    is_filtered = response.choices[0].finish_reason == "content_filter"  # the same request would be filtered again
+    if attempt <= _MAX_EMPTY_RETRIES and not is_filtered:
         cut = f" (it was cut {response.cut})" if response.cut else ""
         message = f"The model's answer was empty{cut}; it is asked again ({attempt} of {_MAX_EMPTY_RETRIES})."
         yield events.retry(code=EMPTY_ANSWER, message=message, **fields)
         return StepOutcome.CONTINUE
-    message = f"The model gave {attempt} empty answers in a row. Say how to go on, or use another model."
+    message = f"The model gave {counted(attempt, 'empty answer')} in a row. Say how to go on, or use another model."
     yield events.notice(code=EMPTY_ANSWER, message=message, **fields)
     _check_whole(response)
     return StepOutcome.IDLE

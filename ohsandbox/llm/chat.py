@@ -153,11 +153,6 @@ class ChatResponse(_Value):
         return not self.message.content.strip() and not self.message.tool_calls
 
     @property
-    def is_truncated(self) -> bool:
-        """Whether the limit on output cut the answer: its last tool call may be incomplete."""
-        return self.choices[0].finish_reason == "length"
-
-    @property
     def cut(self) -> str:
         """Where the answer was cut, to follow "was cut": its end, or its last tool call, is missing; "" if it is whole.
 

@@ -159,7 +159,7 @@ def test_lone_surrogates_are_made_encodable(ask: Ask) -> None:
 
 def test_an_answer_that_was_cut_by_the_token_limit_says_so(ask: Ask) -> None:
     with FakeProvider(text("x", choices=[{"finish_reason": "length", "message": {"content": "cut"}}])) as provider:
-        assert ask(provider).is_truncated
+        assert ask(provider).cut == "at the output limit"
 
 
 def test_a_model_without_tools_is_warned_of_once() -> None:
