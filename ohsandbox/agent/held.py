@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox import events
 from ohsandbox.agent.calls import ActionEvent, ActionSecurityRisk, action_of, ends_task, find_tool, runs_beside
 from ohsandbox.errors import ToolArgumentsError, UnknownToolError
-from ohsandbox.strict_json import load_json
+from ohsandbox.strict_json import is_object, load_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -182,8 +182,13 @@ class HeldCalls:
 def _held_call(data: Mapping[str, Any]) -> HeldCall:
     held_data = data["held"]
     verdict = Verdict(ActionSecurityRisk(held_data["risk"]), tuple(held_data["why"]), held_data["asks"])
-    call = HeldCall(data["tool_call_id"], data["name"], data["arguments"], verdict, approval=data.get("approval"))
-    return call._replace(only_reads=held_data["only_reads"], fault=held_data.get("fault"), hint=data.get("hint"))
+    arguments, fault = data["arguments"], held_data.get("fault")
+    if not (
+        isinstance(arguments, str) and is_object(arguments)
+    ):  # of a log that was changed: what a person would allow could not be shown
+        arguments, fault = "{}", "Not executed: the log does not have its arguments as a JSON object."
+    call = HeldCall(data["tool_call_id"], data["name"], arguments, verdict, approval=data.get("approval"))
+    return call._replace(only_reads=held_data["only_reads"], fault=fault, hint=data.get("hint"))
 
 
 def held_events(planned: Sequence[ActionEvent], verdicts: Sequence[Verdict]) -> Iterator[EventBody]:

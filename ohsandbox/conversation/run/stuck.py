@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox import events
 from ohsandbox.conversation.run.limits import MAX_STUCK_AFTER
 from ohsandbox.errors import LimitReachedError
-from ohsandbox.strict_json import load_json
-from ohsandbox.tools import hint_of
+from ohsandbox.tools import arguments_of, hint_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,13 +31,13 @@ class _Turn:
         self.name: str = result.data["name"]
         self.is_thought = hint_of(self.name, called).kind == "thought"
         self.response_id: str = called.get("response_id", "")
-        self._arguments: str = called.get("arguments", "{}")
+        self._called = called
         self._result: dict[str, Any] = result.data["result"]
 
     @cached_property
     def call(self) -> bytes:
         """Digest of name, result and arguments; key order, whitespace and `security_risk` do not count."""
-        arguments = load_json(self._arguments)
+        arguments = arguments_of(self._called)
         arguments.pop("security_risk", None)
         return _digest(self.name, arguments, self._result)
 

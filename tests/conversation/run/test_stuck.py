@@ -49,6 +49,7 @@ A, B = '{"command": "a"}', '{"command": "b"}'
         ([turn()] * 4, "4 times the same call of execute_bash with the same result"),
         ([turn(arguments='{"a": 1, "b": 2}'), turn(arguments='{"b":2,"a":1}')] * 2, "4 times the same call"),
         ([turn(arguments=f'{{"command": "{n}"}}', output="!no") for n in range(4)], "4 times the same error"),
+        ([turn(arguments='{"command": "ls"')] * 4, "4 times the same call"),
         ([turn(arguments=A), turn(arguments=B)] * 3, "execute_bash and execute_bash in turn, 3 times"),
         ([turn("think", f'{{"thought": "{n}"}}') for n in range(8)], "8 thoughts in a row and no action"),
     ],
