@@ -211,7 +211,7 @@ def parse_yaml(text: str) -> YamlFile:
         raise InvalidYaml([_YamlFault(None, f"not YAML: {str(error)[:100]} is not a boolean")]) from None
     except (yaml.YAMLError, ValueError) as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1 if hasattr(error, "position") else None
-        raise InvalidYaml([_YamlFault(line, f"not YAML: {str(error).splitlines()[0][:200]}")]) from None
+        raise InvalidYaml([_YamlFault(line, f"not YAML: {str(error).partition(chr(10))[0][:200]}")]) from None
     return YamlFile(value, node)
 
 

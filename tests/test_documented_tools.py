@@ -157,6 +157,14 @@ class Odd:
     """Nothing that JSON has."""
 
 
+class Wordless:
+    """A type whose error has no message."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: object) -> object:
+        raise TypeError
+
+
 def test_function_that_cannot_be_a_tool_says_why() -> None:
     def starred(*parts: str) -> None:
         """Join."""
@@ -164,10 +172,18 @@ def test_function_that_cannot_be_a_tool_says_why() -> None:
     def odd(value: Odd) -> None:
         """Take it."""
 
+    def wordless(value: Wordless) -> None:
+        """Take it."""
+
     def factory(conv_state: ConversationState) -> None:
         """Make tools."""
 
-    for function, told in ((starred, "takes parts"), (odd, "JSON cannot describe"), (factory, "register_tool")):
+    for function, told in (
+        (starred, "takes parts"),
+        (odd, "JSON cannot describe"),
+        (wordless, "JSON cannot describe: TypeError"),
+        (factory, "register_tool"),
+    ):
         with pytest.raises(UsageError, match=told):
             function_tool(function)
 

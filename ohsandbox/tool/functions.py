@@ -64,7 +64,7 @@ def function_tool(
         action_type: type[Action] = create_model(named, __base__=Action, __doc__=description, **fields)
         action_type.to_mcp_schema()
     except (NameError, TypeError, PydanticUserError) as error:
-        reason = str(error).splitlines()[0]
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UsageError(
             f"{subject} has a parameter that JSON cannot describe: {reason} Annotate it otherwise."
         ) from None
