@@ -54,6 +54,15 @@ def texts_in(value: Any) -> Iterator[str]:
             pending += item
 
 
+def natural_number(text: str | bytes) -> int | None:
+    """Return the number that up to 20 ASCII digits write, as many as 64 bits need; None for any other text.
+
+    `isdigit` is no such check of what a sandbox prints: it takes `²`, and 5,000 digits, of which `int` makes an error.
+    """
+    digits = text.decode("ascii", "replace") if isinstance(text, bytes) else text
+    return int(digits) if re.fullmatch(r"[0-9]{1,20}", digits) else None
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: `1 file`, `2,000 files`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

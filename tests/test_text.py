@@ -2,7 +2,7 @@ import fnmatch
 
 import pytest
 
-from ohsandbox.text import cut_middle, encodable, encodable_tree, quoted_brackets, quoted_line
+from ohsandbox.text import cut_middle, encodable, encodable_tree, natural_number, quoted_brackets, quoted_line
 
 
 @pytest.mark.parametrize("text", ["", "plain", "é \U0001f600", "x" * 1_000_000])
@@ -59,3 +59,13 @@ def test_cut_says_exactly_what_is_missing(length: int) -> None:
 def test_quoted_brackets_mean_what_the_pattern_meant(pattern: str) -> None:
     names = ["[", "[[", "a[b", "[!", "[]", "a", "]", "a[", "b", "xby[", "x[", "]["]
     assert fnmatch.filter(names, quoted_brackets(pattern)) == fnmatch.filter(names, pattern)
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), (b"12", 12), ("9" * 20, 10**20 - 1)])
+def test_a_number_is_read_from_digits(text: str | bytes, number: int) -> None:
+    assert natural_number(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "-1", " 1", "1\n", "²", "٣", "9" * 21, b"1" * 5000, b"\xb2", "1_0"])
+def test_what_is_no_number_of_64_bits_is_none(text: str | bytes) -> None:
+    assert natural_number(text) is None

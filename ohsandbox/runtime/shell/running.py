@@ -15,6 +15,7 @@ from ohsandbox.runtime.process.cancellation import ProcessTree
 from ohsandbox.runtime.process.invocation import limit_mark, quote
 from ohsandbox.runtime.shell.output import Capture
 from ohsandbox.runtime.shell.wait import CommandWait, WaitOptions, WaitOutcome
+from ohsandbox.text import natural_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -165,8 +166,8 @@ class RunningCommand(ProcessTree):
                 )  # the begin is not reported as an event: most commands end right after it
         front = self._snippet(b"ohs_front %d" % self.session.pid).stdout.strip()
         self.session.terminal.write(data)
-        if front.isdigit():
-            self._snippet(b"ohs_insist %s %d" % (self._shell, int(front)))
+        if (group := natural_number(front)) is not None:
+            self._snippet(b"ohs_insist %s %d" % (self._shell, group))
 
     def end(self, *, quickly: bool = False) -> None:
         """Climb the kill ladder: SIGINT to the foreground, SIGTERM to all, SIGKILL to all, then kill the shell.

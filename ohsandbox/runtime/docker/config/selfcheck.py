@@ -21,6 +21,7 @@ from ohsandbox.runtime.docker.labels import ours
 from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
 from ohsandbox.runtime.docker.mounts.guard_mounts import decode_mountinfo
 from ohsandbox.runtime.docker.mounts.mount_policy import is_root
+from ohsandbox.text import natural_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,6 +61,9 @@ NVIDIA's Container Toolkit (internal/discover/graphics.go at 02174f0: CDI adds f
 below /proc/driver/nvidia are skipped, like all of /proc. /tmp/nvidia-mps leads to a daemon that serves all programs of
 the engine's machine: a sandbox with it is refused.
 """
+
+_MAX_CPUS, _MAX_SPANS = 8192, 1024
+"""Limits of a list of processors that a sandbox prints; 8192 is the most that Linux is built for (NR_CPUS)."""
 _ROUNDING = 1.05
 """Limits are rounded to pages and scheduler periods; a machine's memory includes its kernel's."""
 
@@ -116,16 +120,16 @@ def unenforced(facts: Mapping[str, str], config: ContainerConfig) -> list[str]:
     checks = {
         "memory": _at_most(facts.get("memory"), limits.memory_bytes),
         "processes": _at_most(facts.get("pids"), limits.pids),
-        "processors": period.isdigit() and _at_most(quota, round(config.cpus * int(period) * _ROUNDING)),
+        "processors": _at_most(quota, round(config.cpus * (natural_number(period) or 0) * _ROUNDING)),
         "cpuset": limits.cpuset is None
         or parse_cpu_list(facts.get("Cpus_allowed_list", "")) == parse_cpu_list(limits.cpuset),
         "a file's size": limits.file_bytes is None
         or all(_at_most(limit, limits.file_bytes) for limit in facts.get("fsize", "").split(",")),
         "open files": config.open_files is None or _at_most(facts.get("nofile"), config.open_files),
     }
-    total = facts.get("MemTotal", "")
-    shows_limit = total.isdigit() and int(total) * 1024 <= limits.memory_bytes * _ROUNDING
-    if "memory" not in facts and shows_limit and not _is_whole_machine(int(total) * 1024, config):
+    total = natural_number(facts.get("MemTotal", ""))
+    shows_limit = total is not None and total * 1024 <= limits.memory_bytes * _ROUNDING
+    if "memory" not in facts and shows_limit and not _is_whole_machine((total or 0) * 1024, config):
         # gVisor and Kata show the control group's limit as the machine's memory, and no control groups
         checks |= dict.fromkeys(("memory", "processes", "processors", "cpuset"), True)
     # our filter refuses fallocate, which takes space at once, charged to nobody: gVisor and Kata may leave it out
@@ -140,15 +144,20 @@ def _is_whole_machine(memory_bytes: int, config: ContainerConfig) -> bool:
 
 
 def parse_cpu_list(cpuset: str) -> set[int]:
-    """Return the numbers in a list such as '0,2-3'; empty if it is not such a list."""
-    ranges = [span.partition("-")[::2] for span in cpuset.split(",")]
-    if not all(first.isdigit() and (last.isdigit() or not last) for first, last in ranges):
-        return set()
-    return {number for first, last in ranges for number in range(int(first), int(last or first) + 1)}
+    """Return the numbers in a list such as '0,2-3'; empty if it is not such a list, or no machine has so many."""
+    numbers: set[int] = set()
+    for span in cpuset.split(",", _MAX_SPANS):
+        first, _, last = span.partition("-")
+        begin, end = natural_number(first), natural_number(last or first)
+        if begin is None or end is None or end >= _MAX_CPUS:
+            return set()
+        numbers |= {*range(begin, end + 1)}
+    return numbers
 
 
 def _at_most(shown: str | None, limit: int) -> bool:
-    return shown is not None and shown.isdigit() and int(shown) <= limit
+    number = natural_number(shown or "")
+    return number is not None and number <= limit
 
 
 def outside_interfaces(names: Iterable[str]) -> set[str]:
@@ -171,7 +180,7 @@ def _reach(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
     if "kthreadd" in facts:
         yield "it sees the processes of the engine's machine"
     yield from _mounts(facts, config)
-    count = int(facts["gpus"]) if facts.get("gpus", "").isdigit() else 0
+    count = natural_number(facts.get("gpus", "")) or 0
     if count == 0 if config.gpus == ALL_GPUS else count != config.gpus:
         yield f"it has {count} GPUs, and {'all' if config.gpus == ALL_GPUS else config.gpus} were asked for"
     if config.own_kernel:

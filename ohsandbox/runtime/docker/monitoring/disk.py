@@ -23,6 +23,7 @@ from ohsandbox.runtime.docker.config.container_config import GIB, MIB
 from ohsandbox.runtime.docker.engine.error_mapping import printable_line
 from ohsandbox.runtime.docker.monitoring.process_writes import ProcessWrites, parse_writes
 from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
+from ohsandbox.text import natural_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -165,10 +166,11 @@ def reachable(path: str) -> Path | None:
 
 
 def _space_inside(sandbox: DockerRuntime) -> DiskSpace | None:
-    fields = sandbox.snippet(_ASK_SPACE).stdout.split()
-    if len(fields) != len(DiskSpace._fields) + 1 or not all(word.isdigit() for word in fields):
+    numbers = [natural_number(word) for word in sandbox.snippet(_ASK_SPACE).stdout.split()]
+    fields = [number for number in numbers if number is not None]
+    if not len(fields) == len(numbers) == len(DiskSpace._fields) + 1:
         return None
-    size, free, total, free_files, total_files = map(int, fields)
+    size, free, total, free_files, total_files = fields
     return DiskSpace(size * free, size * total, free_files, total_files)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ohsandbox.text import natural_number
+
 
 class ProcessWrites(NamedTuple):
     """Written bytes and system time of a process."""
@@ -27,7 +29,7 @@ def parse_writes(output: bytes) -> dict[int, ProcessWrites]:
     processes = {}
     for line in output.decode("utf-8", "replace").splitlines():
         pid, *numbers, user, name = (*line.split(" ", 6), *[""] * 7)[:7]
-        if pid.isdigit() and user:
-            own, disk, calls, ticks = (int(word) if word.isdigit() else None for word in numbers)
-            processes[int(pid)] = ProcessWrites(own, disk, calls, ticks, user, name)
+        if (number := natural_number(pid)) is not None and user:
+            own, disk, calls, ticks = map(natural_number, numbers)
+            processes[number] = ProcessWrites(own, disk, calls, ticks, user, name)
     return processes

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.runtime.docker.engine.error_mapping import foreign_errors
 from ohsandbox.runtime.inventory import SandboxUsage
 from ohsandbox.runtime.results import ResourceUsage
+from ohsandbox.text import natural_number
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine.connection import Engine
@@ -40,9 +41,8 @@ def parse_usage(said: bytes) -> ResourceUsage:
     for line in said.decode(errors="replace").splitlines():
         file, _, fact = line.partition(" ")
         name, _, value = fact.partition(" ")
-        number = value or name
-        if number.isdigit() and len(number) <= 20:  # noqa: PLR2004 - 64 bits
-            numbers[f"{file} {name}" if value else file] = int(number)
+        if (number := natural_number(value or name)) is not None:
+            numbers[f"{file} {name}" if value else file] = number
 
     def first(**units: float) -> float | None:
         return next((numbers[key] * unit for name, unit in units.items() if (key := _KEYS[name]) in numbers), None)
@@ -57,8 +57,9 @@ def parse_usage(said: bytes) -> ResourceUsage:
 def _no_route(output: str) -> int | None:
     """Return the packets without a route, IPv4 and IPv6, as counted per network namespace (OutNoRoutes, RFC 4293)."""
     names, values, of_6 = (match[1].split() if (match := pattern.search(output)) else [] for pattern in _SNMP)
-    counts = [value for name, value in zip(names, values, strict=False) if name == "OutNoRoutes"] + of_6
-    return sum(map(int, counts)) if counts and all(count.isdigit() and len(count) <= 20 for count in counts) else None  # noqa: PLR2004 - 64 bits
+    texts = [value for name, value in zip(names, values, strict=False) if name == "OutNoRoutes"] + of_6
+    counts = [count for count in map(natural_number, texts) if count is not None]
+    return sum(counts) if counts and len(counts) == len(texts) else None
 
 
 _SNMP = tuple(

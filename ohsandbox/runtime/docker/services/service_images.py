@@ -9,6 +9,7 @@ from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import engine_images
 from ohsandbox.runtime.docker.services import service_checkpoints
 from ohsandbox.runtime.docker.services.service_inventory import described_service
+from ohsandbox.text import natural_number
 
 if TYPE_CHECKING:
     import threading
@@ -94,7 +95,8 @@ def _image_of(engine: Engine, name: str, service: Service) -> ServiceImage:
         described = engine.api.inspect_image(name)
     config = described.get("Config") or {}
     exposed = [port.partition("/") for port in config.get("ExposedPorts") or {}]
-    ports = tuple(sorted(int(port) for port, _, kind in exposed if port.isdigit() and kind in {"", "tcp"}))
+    numbers = (natural_number(port) for port, _, kind in exposed if kind in {"", "tcp"})
+    ports = tuple(sorted(number for number in numbers if number is not None))
     check = service.healthcheck
     if check is None:
         check = tuple((config.get("Healthcheck") or {}).get("Test") or ())
