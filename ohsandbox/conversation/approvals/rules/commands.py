@@ -74,7 +74,7 @@ _INSTALLED = re.compile(
 
 # fmt: off
 _PATTERNS: tuple[tuple[re.Pattern[str], Finding], ...] = (
-    (re.compile(r":\s{0,9}\(\s{0,9}\)\s{0,9}\{|\b(\w{1,40})\s{0,9}\(\)\s{0,9}\{[^}\n]{0,200}\b\1\s{0,9}(?:\|\s{0,9}\1\b|&)"),
+    (re.compile(r":\s{0,9}\(\s{0,9}\)\s{0,9}\{"),
      Finding("HIGH", "Looks like a fork bomb.")),
     (re.compile(r"\$\{!?\w{1,99}(?:\[[^\]\n]{0,99}\])?@P\}"),
      Finding("HIGH", "Expands a text as a prompt, which runs commands.")),
@@ -183,6 +183,8 @@ class _Rules:
         if self._work > _MAX_WORK:
             self.note(Finding("HIGH", f"It runs more than {_MAX_WORK} commands, which the rules do not read."))
             return
+        if command.program in functions & command.fed:
+            self.note(Finding("HIGH", "Looks like a fork bomb."))
         self._place_in_text(command)
         variables = Arguments(None, [*variable_arguments(command)])
         if variables.items:

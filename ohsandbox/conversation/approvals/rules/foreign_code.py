@@ -14,6 +14,7 @@ _SUBSTITUTION = re.compile(
     r"(?:(?!(?P=end))[^\\\n@$]|\\[1-9nt/.]|\$(?:[1-9&](?!\d|\[|\{|->)|\{[1-9]\}(?!\[|\{|->)))*(?P=end)[gimsx]*\s{0,3};?\s{0,3}$"
 )
 """One substitution of Perl. perlop(1): `$x[...]`, `${...}`, `@...` and `(?{...})` in its parts hold code."""
+_NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
 _BOUND = re.compile(r"(?<![.\w])(?:const|let|var)\s{1,9}(\w+)")
 """A name that JavaScript binds: it may be used, though not as the name of a property (`x.constructor`)."""
 _DEFAULT_VARIABLE = re.compile(r"\$[_\d]\b")
@@ -37,7 +38,8 @@ def is_harmless(code: str, program: str) -> bool:
     if program in _PERLS | {"ruby"}:
         rest = _MATCH.sub(" 0 ", rest)
     if "const" in harmless:
-        rest = re.sub(rf"(?<![.\w])(?:{'|'.join(_BOUND.findall(rest)) or 0})\b", " 0 ", rest)
+        bound = frozenset(_BOUND.findall(rest))
+        rest = _NAME.sub(lambda name: " 0 " if name[0] in bound else name[0], rest)
     is_plain = bool(harmless) and _OTHER_CHARS.fullmatch(rest) is not None
     return (
         is_plain

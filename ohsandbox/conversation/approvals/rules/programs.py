@@ -65,8 +65,6 @@ _DISCARDS = "Throws away changes that are not committed."
 _INSTALLS = "Installs or removes software."
 _PUBLISHES = "Changes what others use or see: {command}."
 _CHANGES_DATA = "Changes or deletes data of a database."
-_ELSEWHERE = r"(?:/(?!workspace/|usr/|opt/|nix/)|~|\.\.)"
-"""The beginning of a path outside of the workspace and of the directories of installed programs."""
 
 # fmt: off
 _RULES = (
@@ -87,11 +85,13 @@ _RULES = (
     Rule("rustc", "HIGH", "Lets {name} run a program.", text=re.compile(r"\0(?:-C|--codegen)[\0=]?linker=")),
     Rule("curl", "HIGH", "Writes a file that the format names.", text=re.compile(r"%output\{")),
     Rule("cmake", "MEDIUM", "Has cmake read code outside of the workspace.",
-         text=re.compile(rf"\0-D\0?CMAKE_\w*(?:INCLUDE|TOOLCHAIN|MODULE|PREFIX)\w*(?::\w+)?={_ELSEWHERE}")),
+         text=re.compile(
+             r"\0-D\0?CMAKE_\w*(?:INCLUDE|TOOLCHAIN|MODULE|PREFIX)\w*(?::\w+)?="
+             r"(?:/(?!workspace/|usr/|opt/|nix/)|~|\.\.)")),
     Rule("cmake", "HIGH", "Has cmake run a program with arguments, or from outside of the workspace.",
          text=re.compile(
              r"\0-D\0?\w*(?:LAUNCHER|COMMAND|PROGRAM|EMULATOR|CLANG_TIDY|CPPCHECK|COMPILER|LINKER|EXECUTABLE|RANLIB|STRIP"
-             rf"|_(?:AR|NM|LD|AS))(?::\w+)?=(?:{_ELSEWHERE}|[^\0]*[;\s])")),
+             r"|_(?:AR|NM|LD|AS))(?::\w+)?=(?:/(?!workspace/|usr/|opt/|nix/)|~|\.\.|[^\0]*[;\s])")),
     Rule("gdb", "HIGH", "Gives {name} a text that it may run.", text=re.compile(
          r"\0--?(?:ex|iex|eval-command)[\0=](?!(?:r|run|c|continue|n|next|s|step|q|quit|finish|up|down|list|where|disas\w*"
          r"|(?:thread apply all )?(?:bt|backtrace)(?: full)?|info [\w -]+|b(?:reak)? [\w.:/]+|frame \d+"
@@ -134,14 +134,13 @@ _RULES = (
          text=re.compile(r"\A(?!.*\0(?:--check|--syntax-check|--list-\w+|--version)\0)", re.DOTALL)),
     Rule("rclone", "HIGH", _REMOTE, words="copy copyto sync move moveto delete purge serve mount"),
     Rule("gh glab", "HIGH", _PUBLISHES,
-         words="merge create delete close edit comment review reopen set rerun cancel upload fork archive",
-         text=re.compile(r"\0api(?=\0).*\0(?:-[XfF]|--method|--field|--raw-field|--input)", re.DOTALL)),
+         words="merge create delete close edit comment review reopen set rerun cancel upload fork archive"),
     Rule("gh glab", "HIGH", _DOWNLOADS, text=re.compile(r"\0extension\0(?:install|exec)\0")),
     Rule("kubectl oc", "HIGH", _PUBLISHES,
          words="delete apply exec drain replace scale create edit patch label annotate set expose autoscale cordon "
          "uncordon taint run debug cp undo restart pause resume"),
     Rule("kubectl oc", "HIGH", "Takes keys out of a store.",
-         text=re.compile(r"\0secrets?(?:/[^\0]*)?\0(?:.*\0)?(?:-o|--output)", re.DOTALL)),
+         text=re.compile(r"\A(?=.*\0secrets?[\0/])(?=.*\0(?:-o|--output))", re.DOTALL)),
     Rule("terraform tofu", "HIGH", _PUBLISHES, words="destroy apply rm push delete taint untaint import force-unlock"),
     Rule("aws", "HIGH", _PUBLISHES, words="rm cp sync mv delete-object terminate-instances"),
     Rule("gcloud", "HIGH", _PUBLISHES, words="delete deploy"),
