@@ -333,7 +333,7 @@ def prepare(made: Sandbox, *, from_checkpoint: bool) -> None:
         made.script(PRIVATE_DIR_FOR_ALL)
     config = made.config
     if config is not None and config.identity is not None:
-        uid, gid, name = config.identity
+        uid, gid, name, _ = config.identity
         arguments = str(uid), str(gid), name, MAPPED_HOME
         home = "" if config.hardening == "strict" else _MAPPED_HOME  # strict: the home is a tmpfs and /etc is read-only
         look_at_binds(made, f"{home}\nshift {len(arguments)}\n", *arguments)

@@ -216,11 +216,14 @@ def test_files_of_a_workspace_belong_to_the_caller(sandbox: Any, sh: Any, tmp_pa
     assert (project / "made").stat().st_uid == owner
 
 
-def test_nobody_can_leave_a_setuid_file_in_a_workspace(sandbox: Any, sh: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("owner", [0, 1234])
+def test_nobody_can_leave_a_setuid_file_in_a_workspace(sandbox: Any, sh: Any, tmp_path: Path, owner: int) -> None:
     (tmp_path / "project").mkdir()
+    if os.getuid() == 0:
+        os.chown(tmp_path / "project", owner, owner)
     runtime = sandbox(workspace=tmp_path / "project")
     attempts = (
-        "cp /bin/true a; chmod u+s a; chmod g+s a; install -m 6755 /bin/true b; umask 0; "
+        "cp /bin/true a; chmod u+s a; chmod g+s a; install -m 6755 /bin/true b; install -m 2755 /bin/true e; umask 0; "
         "perl -e 'use Fcntl; sysopen(F, \"c\", O_CREAT|O_WRONLY, 06777)'; chmod 755 a; echo >d; ls"
     )
     for user in (None, "root"):

@@ -225,8 +225,8 @@ class ContainerConfig(BaseModel):
         first = [] if self.hardening == "trusted" else ["no-new-privileges"]
         if self.architecture not in ARCHITECTURES:
             return first
-        # for gid 0 setgid files are as dangerous as setuid files
-        forbidden = SETUID_BIT | (SETGID_BIT if self.identity is None or self.identity.gid == 0 else 0)
+        # who runs a setgid file gets its group: with umask 002, as distributions set it, the right to write its files
+        forbidden = SETUID_BIT | (0 if self.identity and self.identity.may_setgid else SETGID_BIT)
         return [*first, f"seccomp={profile_json(forbidden if self.is_mapped else 0)}"]
 
 

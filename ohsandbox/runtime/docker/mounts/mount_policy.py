@@ -75,6 +75,8 @@ class Identity(NamedTuple):
     uid: int
     gid: int
     name: str
+    may_setgid: bool = False
+    """Whether files may get the setgid bit, which is effective on this machine: needed where directories have it."""
 
     @property
     def user(self) -> str:
@@ -251,17 +253,22 @@ def _touch(path: Path, place: Path) -> bool:
 def identity(workspace: str, *, rootless: bool) -> Identity:
     """Return the uid and gid of the sandbox's processes with which files in workspace belong to the calling user.
 
-    For an ordinary caller they are its own. For root they are those of the directory's owner, since under sudo the tree
-    belongs to a user. In a tree owned by root, processes run as uid 0 without any capability, and the `mapped` seccomp
-    filter forbids setuid and setgid bits, which would be effective on the host. A rootless engine maps its uid 0 to the
-    caller.
+    For an ordinary caller they are its own, but the group of a directory that a group of the caller may write: several
+    people work there. For root they are those of the directory's owner, since under sudo the tree belongs to a user.
+    In a tree owned by root, processes run as uid 0 without any capability. The `mapped` seccomp filter forbids setuid
+    and setgid bits, which would be effective on the host. A rootless engine maps its uid 0 to the caller.
     """
     found = Path(workspace).stat()
-    uid, gid = (found.st_uid, found.st_gid) if os.getuid() == 0 else (os.getuid(), os.getgid())
+    is_shared = found.st_mode & stat.S_IWGRP and found.st_gid in os.getgroups()
+    gid = found.st_gid if os.getuid() == 0 or is_shared else os.getgid()
+    uid = found.st_uid if os.getuid() == 0 else os.getuid()
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
         name = ""
     if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", name):
         name = "sandbox"
-    return Identity(0, 0, name) if rootless else Identity(uid, gid, name)
+    if rootless:
+        return Identity(0, 0, name)
+    # in such a tree a change of a directory's mode names the bit, as `chmod g+w` and git do; gid 0 is root's
+    return Identity(uid, gid, name, may_setgid=gid != 0 and bool(found.st_mode & stat.S_ISGID))

@@ -209,3 +209,28 @@ def test_a_module_of_the_current_directory_is_never_imported(home: Path) -> None
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="takes another user's place")
+@pytest.mark.parametrize(
+    ("mode", "group", "files"),
+    [
+        (0o2775, 2000, "1234 2000 True"),  # `git init --shared`, by another member of the group
+        (0o775, 2000, "1234 2000 False"),
+        (0o755, 2000, "1234 1234 False"),  # the group may not write
+        (0o775, 3000, "1234 1234 False"),  # not a group of the caller
+    ],
+)
+def test_where_several_people_work_files_have_their_group(tmp_path: Path, mode: int, group: int, files: str) -> None:
+    os.chown(tmp_path, 1235, group)
+    tmp_path.chmod(mode)
+    work = (
+        "import os; from ohsandbox.runtime.docker.mounts.mount_policy import identity; "
+        "os.setgroups([2000]); os.setgid(1234); os.setuid(1234); "
+        "found = identity('.', rootless=False); print(found.uid, found.gid, found.may_setgid)"
+    )
+    root = str(Path(ohsandbox.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", work], cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{files}\n"
