@@ -87,6 +87,8 @@ class WorkspaceScan(NamedTuple):
     """Per repository or `.git` file, a stamp of each part that git obeys."""
     named: dict[str, str]
     """Paths of marked that git reads or runs, with the setting or the hook that names them."""
+    beside: tuple[str, ...] = ()
+    """Other directories of the same sandbox, whose repositories' settings and hooks counted."""
 
 
 _PARTS = (
@@ -103,7 +105,7 @@ _LISTS = ("hooks", "remotes", "branches")
 
 def scan_named(root: Path, *, beside: Sequence[Path] = ()) -> WorkspaceScan:
     """Look only at what git reads or runs in root by the settings and hooks at the top of it and of beside."""
-    found = WorkspaceScan(time.time(), {}, {}, {})
+    found = WorkspaceScan(time.time(), {}, {}, {}, tuple(map(str, beside)))
     _mark_named(str(root.absolute()), found, [root, *beside])
     return found
 
@@ -114,7 +116,7 @@ def scan_tree(root: Path, *, beside: Sequence[Path] = ()) -> WorkspaceScan:
     beside: other directories of the same sandbox, whose repositories may name files in this one.
     """
     top = str(root.absolute())
-    found = WorkspaceScan(time.time(), {}, {}, {})
+    found = WorkspaceScan(time.time(), {}, {}, {}, tuple(map(str, beside)))
     layouts: dict[str, set[str]] = {}
     pointers: list[str] = []
     links: list[str] = []
@@ -366,13 +368,16 @@ class ChangeTracker:
         Raises:
             UsageError: state cannot be written.
         """
-        self.root, self._scan = root, partial(scan_named if only_named else scan_tree, root, beside=beside)
+        self.root, scan = root, scan_named if only_named else scan_tree
+        self._scan = partial(scan, root, beside=beside)
         digest = hashlib.sha256(os.fsencode(root.resolve()) + b"\0named" * only_named).hexdigest()[:32]
         self._directory = state / digest
         self._lock: int | None = None
         try:
             self._directory.mkdir(mode=0o700, exist_ok=True)
             self._file, self._before = self._adopt_baseline() or self._begin()
+            # what only repositories of the earlier session's directories name could have changed unseen
+            self._scan = partial(scan, root, beside=sorted({*beside, *map(Path, self._before.beside)}))
         except OSError as error:
             raise UsageError(
                 f"The state of workspace {str(root)!r} cannot be kept: {error}. Set OHSANDBOX_HOME to a "
@@ -443,7 +448,8 @@ def _read(file: Path) -> WorkspaceScan | None:
     try:
         held = load_json(file.read_bytes())
         marked = {str(path): (ChangeKind(kind), str(stamp)) for path, (kind, stamp) in held["marked"].items()}
-        return WorkspaceScan(float(held["at"]), marked, dict(held["repositories"]), dict(held["named"]))
+        beside = tuple(map(str, held["beside"]))
+        return WorkspaceScan(float(held["at"]), marked, dict(held["repositories"]), dict(held["named"]), beside)
     except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return None
 

@@ -316,6 +316,19 @@ def test_what_a_killed_session_did_is_told_to_the_next(tree: Path, state: Path) 
     assert not ChangeTracker(tree, state).previous_was_killed
 
 
+def test_what_a_killed_session_s_other_directory_names_is_told_without_it(
+    tree: Path, state: Path, tmp_path: Path
+) -> None:
+    mount = make(tmp_path / "mount" / "tool").parent
+    git(tree, "config", "diff.external", str(mount / "tool"))
+    beside = f"beside=[Path({str(tree)!r})]"
+    killed = KILLED.replace("Path(sys.argv[2]))", f"Path(sys.argv[2]), {beside})").replace(".envrc", "tool")
+    subprocess.run([sys.executable, "-c", killed, str(mount), str(state)], check=False)
+    watch = ChangeTracker(mount, state)
+    assert told(watch.report()) == [(ChangeKind.RUNS_BY_GIT, "tool")]
+    watch.end()
+
+
 def test_a_start_that_fails_leaves_it_to_the_next(tree: Path, state: Path) -> None:
     subprocess.run([sys.executable, "-c", KILLED, str(tree), str(state)], check=False)
     ChangeTracker(tree, state).leave()
