@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.errors import SandboxGone, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker.config.container_config import PRIVATE_DIR
 from ohsandbox.runtime.docker.config.options import check_environment, sane_workdir, workdir_of
+from ohsandbox.runtime.docker.config.resolve import hostile_names
 from ohsandbox.runtime.docker.container import Container
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.labels import USER_LABEL
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.config.options import DockerOptions
     from ohsandbox.runtime.docker.engine.connection import Engine
 
-_ALWAYS_UNSET = (
-    "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "BASH_ENV", "ENV", "PROMPT_COMMAND", "SHELLOPTS", "BASHOPTS",
-    "PS0", "PS1", "PS2", "PS4", "IFS", "CDPATH", "GLOBIGNORE", "TMOUT", "INPUTRC",
-)  # fmt: skip
-"""Variables that are removed from each process in an attached container, whose image was not inspected."""
 SOCKETS = ("docker.sock", "containerd.sock", "podman.sock", "crio.sock", "dockershim.sock", "buildkitd.sock")
 """Sockets of engines: write access to one is root access to the engine's machine."""
 _SOCKET_PLACES = ("/run", "/var/run", "/var", "/")
@@ -59,7 +55,7 @@ def join(engine: Engine, options: DockerOptions) -> Sandbox:
         user=options.user or _own_user(config) or config.get("User") or "",
         workdir=sane_workdir(options.workdir) or workdir_of(config),
         exec_env=exec_env,
-        unset=_ALWAYS_UNSET,
+        unset=hostile_names(config.get("Env") or []),
         state_dir=PRIVATE_DIR if has_ours else "/tmp",  # noqa: S108 - in the container; every image has it
         exposed=tuple(exposures(inspected | {"Mounts": _resolved(engine, inspected.get("Mounts") or [])})),
     )

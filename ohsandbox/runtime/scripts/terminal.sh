@@ -15,7 +15,7 @@ until [ -p "$1/out" ]; do
 done
 echo $$ >"$1/pid"   # for keeper.sh, when the host is gone
 export OHSANDBOX_TTY
-unset ENV BASH_ENV PROMPT_COMMAND TMOUT
+unset ENV PROMPT_COMMAND TMOUT   # BASH_ENV is for scripts: no interactive shell reads it
 export HISTFILE=   # if unset, bash reads ~/.bash_history before its first command, and blocks if that is a FIFO
 # a terminal that no process has open hangs up: descriptor 9 holds it until the shell has opened it
 case $OHSANDBOX_TTY in /proc/*) exec 9<>/proc/self/fd/0 ;; *) exec 9<>"$OHSANDBOX_TTY" ;; esac

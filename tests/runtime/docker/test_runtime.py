@@ -172,8 +172,24 @@ def test_a_hostile_image_is_neutral(sandbox: Any, sh: Any) -> None:
     result = sh(runtime, "id -u; pwd; touch ok && ls; echo $HOME; cd && touch x; env")
     lines = result.out.splitlines()
     assert lines[:4] == ["12345", "/workspace", "ok", "/home/ohsandbox"]
-    assert not [line for line in lines[4:] if line.startswith(("LD_", "BASH_ENV", "ENV=", "PROMPT_COMMAND", "PS1"))]
+    assert not [line for line in lines[4:] if line.startswith(("LD_", "ENV=", "PROMPT_COMMAND", "PS1"))]
     assert result.err == ""
+
+
+def test_programs_get_the_variables_that_their_image_sets_for_them(
+    image: Callable[..., str], sandbox: Any, sh: Any
+) -> None:
+    made = image(
+        base="ohsandbox-base:debian",
+        run="mkdir /opt/lib && mv /usr/lib/*/libpcre2-8.so* /opt/lib && echo TOOL=loaded >/etc/bash_env",
+        changes=["ENV LD_LIBRARY_PATH=/opt/lib BASH_ENV=/etc/bash_env"],
+    )
+    runtime = sandbox(made)
+    needs_both = "echo found | grep found; bash -c 'echo $TOOL'"
+    assert sh(runtime, needs_both).out == "found\nloaded\n"
+    assert runtime.execute(needs_both, timeout_s=30).output == "found\nloaded\n"
+    with DockerRuntime(attach=runtime.name) as joined:
+        assert joined.execute(needs_both, timeout_s=30).output == "found\nloaded\n"
 
 
 def test_the_volumes_of_an_image_go_with_its_sandbox(engine: Engine) -> None:

@@ -46,12 +46,11 @@ QUIET_ENV = {
 }  # fmt: skip
 """Nobody reads or types at the terminal: no pager, no prompt."""
 _HOSTILE_ENV = re.compile(
-    r"LD_.*|DYLD_.*|BASH_.*|BASHOPTS|SHELLOPTS|ENV|PROMPT_COMMAND|PS[0-4]|IFS|CDPATH|GLOBIGNORE|EXECIGNORE|FIGNORE"
-    r"|HISTFILE|INPUTRC|TMOUT|POSIXLY_CORRECT|GCONV_PATH|GETCONF_DIR|HOSTALIASES|LOCALDOMAIN|LOCPATH|MALLOC_.*"
-    r"|NLSPATH|RESOLV_HOST_CONF|RES_OPTIONS|TZDIR|NIS_PATH|OHS_.*|OHSANDBOX_.*"
+    r"LD_(?!LIBRARY_PATH$).*|DYLD_.*|BASH_(?!ENV$).*|BASHOPTS|SHELLOPTS|ENV|PROMPT_COMMAND|PS[0-4]|IFS|CDPATH"
+    r"|GLOBIGNORE|EXECIGNORE|FIGNORE|HISTFILE|INPUTRC|TMOUT|POSIXLY_CORRECT|OHS_.*|OHSANDBOX_.*"
 )
-"""Names by which an image's ENV could change our shells: variables of the loader (those that ld.so(8) clears for setuid
-programs), of bash and of sh. Other variables of an image (JAVA_HOME, GOPATH) are kept."""
+"""Names by which an image's ENV could change how our shells read our lines (PS1, LD_PRELOAD of a file that is missing).
+What its programs need is kept: LD_LIBRARY_PATH (nvidia/cuda), TZDIR, BASH_ENV (nvm), which only scripts read."""
 _OF_THE_IMAGE = re.compile(r"\$\{containerEnv:([A-Za-z_][A-Za-z0-9_]{0,254})\}")
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """PATH of an image that sets none."""

@@ -86,6 +86,10 @@ def test_hostile_variables_of_an_image_are_named() -> None:
         "PS1=$(x)",
         "JAVA_HOME=/jdk",
         "LANG=C",
+        "LD_LIBRARY_PATH=/usr/local/cuda/lib64",
+        "BASH_ENV=/root/.bash_env",
+        "MALLOC_ARENA_MAX=2",
+        "TZDIR=/opt/zoneinfo",
     ]
     assert resolve.hostile_names(env) == ("BASH_FUNC_ls%%", "ENV", "LD_PRELOAD", "PS1")
 
