@@ -15,8 +15,10 @@ import gc
 import io
 import os
 import re
+import select
 import signal
 import sys
+import termios
 import threading
 import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -119,7 +121,10 @@ def exit_code_of(command: Callable[[], Any]) -> int:
             code = command()
             sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - the process's last frame
-        return _output_closed() if _is_closed_output(error) else show_error(error)
+        if code := _code_of_lost_output(error):
+            _discard_output()
+            return code
+        return show_error(error)
     return code if isinstance(code, int) else 0
 
 
@@ -187,20 +192,34 @@ def _with_value(message: str, cause: Any) -> str:
     return message.replace(_INVALID, f"Invalid value {shown} for", 1).replace(": Value error, ", ": ", 1)
 
 
-def _is_closed_output(error: BaseException) -> bool:
-    """Return whether the error is a BrokenPipeError, or the SystemExit(1) that typer makes of one."""
-    return isinstance(error, BrokenPipeError) or (
-        isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
-    )
+def _code_of_lost_output(error: BaseException) -> int:
+    """Return the exit code if the error is that nobody reads our output any more, or that our terminal is gone; else 0.
+
+    A BrokenPipeError may also come from a process of the sandbox, which is a fault to be shown. typer makes a
+    SystemExit(1) of one. A terminal that is closed sends SIGHUP, but its error may be seen before, or while what the
+    signal interrupted is cleaned up.
+    """
+    cause = error.__context__ if isinstance(error, SystemExit) else error
+    if isinstance(cause, BrokenPipeError) and any(map(_is_hung_up, (1, 2))):
+        return TERMINATED
+    number = cause.args[0] if isinstance(cause, OSError | termios.error) and cause.args else None
+    is_terminal_gone = number == errno.EIO and any(map(_is_hung_up, (0, 1, 2)))
+    return _SIGNALED + signal.SIGHUP if is_terminal_gone else 0
 
 
-def _output_closed() -> int:
-    """Handle a reader that has gone: discard buffered output, so that the interpreter's flush succeeds."""
+def _is_hung_up(descriptor: int) -> bool:
+    """Return whether the other end of a pipe, socket or terminal is closed."""
+    poller = select.poll()
+    poller.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0))
+
+
+def _discard_output() -> None:
+    """Discard buffered output, so that the interpreter's flush succeeds."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.close(nowhere)
-    return TERMINATED
 
 
 @contextlib.contextmanager

@@ -90,3 +90,34 @@ def test_ctrl_c_while_the_command_is_imported_is_said(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ohsandbox", "run", "x"]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (130, "ohsandbox: Interrupted.\n")
+
+
+LOST = """
+import os, pty, subprocess, sys
+from ohsandbox.cli.entrypoint import exit_code_of
+kind = sys.argv[1]
+far, near = pty.openpty() if kind == "terminal" else os.pipe()
+os.dup2(near, 1)
+os.close(near)
+os.close(far)
+
+def command():
+    if kind == "process":
+        process = subprocess.Popen(["true"], stdin=subprocess.PIPE)
+        process.wait()
+        os.write(process.stdin.fileno(), b"x")
+    print("hello", flush=True)
+
+if kind == "process":
+    os.dup2(2, 1)
+sys.exit(exit_code_of(command))
+"""
+
+
+@pytest.mark.parametrize(("lost", "code"), [("terminal", 129), ("pipe", 143), ("process", 1)])
+def test_output_that_nobody_gets_has_an_exit_code_of_its_own_and_a_process_that_has_ended_has_not(
+    lost: str, code: int
+) -> None:
+    ended = subprocess.run([sys.executable, "-c", LOST, lost], capture_output=True, text=True, check=False)
+    assert ended.returncode == code, ended.stderr
+    assert ("Broken pipe" in ended.stderr) is (lost == "process")

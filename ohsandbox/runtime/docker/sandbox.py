@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -88,7 +89,8 @@ class Sandbox(NamedTuple):
         heard = b""
         with self.open(ProcessRequest(["/bin/sh", "-c", text, "sh", *arguments], user=user, workdir="/")) as channel:
             if stdin:
-                channel.write(stdin)
+                with contextlib.suppress(BrokenPipeError):  # its exit code and output tell why it ended
+                    channel.write(stdin)
             channel.close_stdin()
             while chunks := channel.read(_SCRIPT_TIMEOUT_S):
                 heard += b"".join(chunk.data for chunk in chunks)

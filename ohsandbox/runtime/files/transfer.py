@@ -113,7 +113,8 @@ def download(open_channel: Opener, source: str, target: Path, limits: TransferLi
 def _start(open_channel: Opener, function: str, *arguments: str) -> Channel:
     argv, script = script_on_stdin(f'{_SCRIPT}\n{function} "$@"', "ohs", *arguments)
     channel = open_channel(argv)
-    channel.write(script)
+    with contextlib.suppress(BrokenPipeError):  # whoever reads reports how it ended
+        channel.write(script)
     return channel
 
 

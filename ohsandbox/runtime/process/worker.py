@@ -216,7 +216,11 @@ class Worker:
         return exchange.ended and exchange.streams[Stream.STDOUT].status not in (UNCOUNTED, str(KILLED))
 
     def send(self, exchange: Exchange) -> None:
-        """Write the call's line, and its stdin if that is small and counted; otherwise a thread writes stdin."""
+        """Write the call's line, and its stdin if that is small and counted; otherwise a thread writes stdin.
+
+        Raises:
+            WorkerUnusable: the worker had ended before the call, so nothing of it has run.
+        """
         call, mark = exchange.call, exchange.mark.encode()
         self.calls += 1
         to_end = call.to_end or len(call.stdin) > _INLINE_STDIN_BYTES
@@ -232,13 +236,16 @@ class Worker:
         kind = b"%s %s" % (word, b"own" if call.takes_stdin else b"fed") if word else b""
         words = (b"yes" if to_end else b"", quote(call.workdir), fed, mark, kind)
         line = b"ohs_to_end=%s;ohs_begin;ohs_enter %s&&%s;ohs_end %s $? %s\n" % words
-        if not to_end:
+        self.retired = self.retired or to_end
+        try:
             self.channel.write(line + call.stdin + word + b"\n" if word else line)
-            return
-        self.retired = True
-        self.channel.write(line)
-        self._feeder = threading.Thread(target=self._feed, args=(call.stdin,), name="ohsandbox-stdin", daemon=True)
-        self._feeder.start()
+        except BrokenPipeError:
+            if self.calls > 1 and not call.stdin:
+                raise WorkerUnusable("The sandbox's worker was killed before it read a call.") from None
+            return  # `finish` reports how the worker ended
+        if to_end:
+            self._feeder = threading.Thread(target=self._feed, args=(call.stdin,), name="ohsandbox-stdin", daemon=True)
+            self._feeder.start()
 
     def _feed(self, stdin: bytes) -> None:
         with contextlib.suppress(OSError, SandboxUnavailable):  # the process may end before it read all of it
@@ -415,7 +422,8 @@ class WorkerPool:
         argv, script = script_on_stdin(SCRIPT, secret)
         generation = self._generation
         channel = self._open_channel(argv, user)
-        channel.write(script)
+        with contextlib.suppress(BrokenPipeError):  # its first call reports how it ended
+            channel.write(script)
         worker = Worker(channel, secret)
         worker.generation = generation
         return worker
@@ -430,9 +438,11 @@ class WorkerPool:
         exchange = Exchange(worker, call)
         try:
             worker.send(exchange)
-        except BaseException:
+        except BaseException as error:
             worker.retired = True
             self.give_back(worker, call.user)
+            if isinstance(error, WorkerUnusable):
+                return None
             raise
         return exchange
 

@@ -1,0 +1,66 @@
+"""Workers that end at an odd moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox import CLIRuntime
+from ohsandbox.errors import SandboxFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ohsandbox.runtime.process.worker import Worker
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[CLIRuntime]:
+    with CLIRuntime(tmp_path, bubblewrap=False, quiet=True) as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def killed(runtime: CLIRuntime, monkeypatch: pytest.MonkeyPatch) -> list[Worker]:
+    """The first idle worker that is taken is killed just then, before it is sent its call."""
+    killed: list[Worker] = []
+    acquire = runtime._pool.acquire_idle
+
+    def taken(user: Any) -> Worker | None:
+        worker = acquire(user)
+        if worker is not None and not killed:
+            killed.append(worker)
+            os.kill(worker.channel.pid, signal.SIGKILL)
+            worker.channel.wait(60)
+        return worker
+
+    monkeypatch.setattr(runtime._pool, "acquire_idle", taken)
+    return killed
+
+
+def test_a_program_runs_although_its_worker_is_killed_just_before(runtime: CLIRuntime, killed: list[Worker]) -> None:
+    for number in (1, 2):
+        ended = runtime.run(["sh", "-c", f"echo {number} >>ran; cat ran"])
+        assert (ended.exit_code, ended.stdout.split()) == (0, [b"1", b"2"][:number])
+    assert killed
+
+
+def test_a_file_is_copied_or_an_error_of_ours_is_raised_if_the_program_ends_at_once(
+    runtime: CLIRuntime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    open_channel = runtime.open_channel
+
+    def ended(*_: Any, **options: Any) -> Any:
+        channel = open_channel(["sh", "-c", "echo odd >&2; exit 3"], **options)
+        channel.wait(60)
+        return channel
+
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setattr(runtime, "open_channel", ended)
+    for copy in (runtime.upload, runtime.download):
+        with pytest.raises(SandboxFileError, match=r"odd|exit code 3"):
+            copy(str(tmp_path / "file"), str(tmp_path / "other"))
