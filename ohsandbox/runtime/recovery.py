@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_COUNT = re.compile(rb"\d{1,18}")
+_COUNT = re.compile(rb"\b\d{1,18}\b")
+MIB = 1024 * 1024
+_UNLIMITED_BYTES = 2**60
 
 SNIPPET_TIMEOUT_S = 30.0
 """Time limit of the runtime's internal calls, so that even a frozen sandbox gives an error in bounded time."""
@@ -242,16 +244,16 @@ class RecoveringBackend(Backend):
         fresh = [*known[count:], *(self._notices if self._notices is not known else ())]
         return "; ".join(fresh) or None
 
-    def ran_out_of_memory(self) -> bool:
-        """Whether the OOM killer has killed a process of the sandbox since the last call."""
+    def ran_out_of_memory(self) -> str:
+        """Return how much memory was too little, if the OOM killer has struck since the last call; else ""."""
         if not self.private_processes:
-            return False
+            return ""
         with contextlib.suppress(SandboxUnavailable), self._lock:
-            match = _COUNT.match(self.snippet(b"ohs_oom").stdout)
-            count, before = int(match[0]) if match else 0, self._oom_kills
-            self._oom_kills = count
-            return count > before
-        return False
+            count, limit_bytes, *_ = [int(word) for word in _COUNT.findall(self.snippet(b"ohs_oom").stdout)] + [0, 0]
+            before, self._oom_kills = self._oom_kills, count
+            limit = f"{limit_bytes / MIB:,.0f} MiB" if 0 < limit_bytes < _UNLIMITED_BYTES else "what this machine has"
+            return limit if count > before else ""
+        return ""
 
     # --- calls --------------------------------------------------------------------------------
 

@@ -89,8 +89,8 @@ class SharedRuntime(Runtime):
         self._forget()
         return notice
 
-    def ran_out_of_memory(self) -> bool:
-        """Whether the sandbox ran out of memory since the owner or this runtime last asked; they share the count."""
+    def ran_out_of_memory(self) -> str:
+        """Return as `Runtime.ran_out_of_memory`; the owner and this runtime share the count."""
         return self._lender.ran_out_of_memory()
 
     def hold(self) -> None:

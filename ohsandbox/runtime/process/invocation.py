@@ -47,7 +47,7 @@ _SCRIPT_LOST = 97
 """Exit code of a shell from `script_on_stdin` that could not read its script; none of our scripts uses it."""
 _END = "#ohs-end"
 _READER = (
-    "ohs_x=$(dd bs=SIZE count=1 iflag=fullblock 2>/dev/null);"
+    ": a helper of ohsandbox;ohs_x=$(dd bs=SIZE count=1 iflag=fullblock 2>/dev/null);"
     'case $ohs_x in "")ohs_no_dd=yes;ohs_nl=$(printf "\\n.");ohs_nl=${ohs_nl%.};while IFS= read -r ohs_l;'
     'do ohs_x=$ohs_x$ohs_l$ohs_nl;[ "$ohs_l" != "END" ]||break;done;esac;'
     'case $ohs_x in *"END"*)eval "$ohs_x";;*)exit LOST;esac'

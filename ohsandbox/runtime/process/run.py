@@ -82,7 +82,7 @@ class Process:
             mark=mark, limit_kib=limit_kib, on_output=on_output, cancel=cancel, is_program=True,
         )  # fmt: skip
 
-    def run(self, call: Callable[[WorkerCall], CallResult], ran_out_of_memory: Callable[[], bool]) -> ExecResult:
+    def run(self, call: Callable[[WorkerCall], CallResult], ran_out_of_memory: Callable[[], str]) -> ExecResult:
         """Run the process with call(); if it was killed, call ran_out_of_memory().
 
         Raises:

@@ -194,10 +194,14 @@ ohs_outlived() {
   return $ohs_found
 } 2>/dev/null
 
-# ohs_oom: print the number of processes that the OOM killer has killed here (cgroup v2, then v1; Linux 4.13 on).
+# ohs_oom: print the number of processes that the OOM killer has killed here, and the limit of memory in bytes (cgroup
+# v2, then v1; Linux 4.13 on).
 ohs_oom() {
   for ohs_f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
     while read -r ohs_k ohs_v; do [ "$ohs_k" != oom_kill ] || echo "$ohs_v"; done <"$ohs_f"
+  done
+  for ohs_f in /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes; do
+    read -r ohs_v <"$ohs_f" && echo "$ohs_v"
   done
 } 2>/dev/null
 

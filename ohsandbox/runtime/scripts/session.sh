@@ -26,7 +26,7 @@ ohs_mend='ohs_out=/proc/$ohs_keeper/fd/3
 ohs_plain='PS1= PS2=; command unset -v PROMPT_COMMAND PS0 || :'
 # `set -o vi` below `eval` crashes a bash without line editing (5.2): its input becomes the line editor's, while the text
 # of eval is still read. Within a file that bash sources, it only notes the option.
-ohs_source='command eval "$ohs_own" && command printf "%s\n" "command eval \"\$ohs_c\"" >|"$ohs_dir/source" && command . "$ohs_dir/source"'
+ohs_source='command eval "$ohs_own" && command printf "%s\n" "command eval \"\$ohs_b\"" >|"$ohs_dir/source" && command . "$ohs_dir/source"'
 # the environment is saved before the report, so that a shell killed right after the report has lost nothing
 ohs_tell='{ command eval "$ohs_own" && [ -p "$ohs_out" ] && [ -e "$ohs_dir/env" ]; } || command eval "$ohs_mend"
   ! command eval "$ohs_own" || { command eval "$ohs_save" >|"$ohs_dir/env"
@@ -36,10 +36,12 @@ ohs_greet='{ command read -r ohs_keeper <"$ohs_dir/keeper"; ohs_out=$ohs_dir/out
   command printf "%s 0 %s %s %s %s\000" \
     "$ohs_n" "$ohs_w" "$$" "${BASH_VERSION:-none}" "$ohs_keeper $ohs_tty $PWD" >"$ohs_out"
   ohs_w=kept; command eval "$ohs_save" >|"$ohs_dir/env"; } 2>/dev/null'
+# words are expanded before redirections (POSIX, 2.9.1.1): in the second one the text of the command is removed, so that
+# `set | grep X` does not find itself
 ohs_run='{ [ -d "$PWD" ] || { ohs_w=lost; command cd -- "$ohs_home" || command cd /; }
   command ulimit -S -m "$ohs_m" || :
   command printf "\033]7117;%s;begin\007" "$ohs_n" >"$ohs_tty"; ohs_last "$ohs_s"; } 2>/dev/null
-{ '"$ohs_eval"' "${ohs_v:-$ohs_c}" <"$ohs_tty" >"$ohs_tty" 2>&1; ohs_s=$?; } 2>/dev/null
+{ '"$ohs_eval"' "${ohs_v:-$ohs_c}" <"${ohs_tty%$((ohs_c=0))/}" >"$ohs_tty" 2>&1; ohs_s=$?; } 2>/dev/null
 { command printf "\033]7117;%s;end\007" "$ohs_n" >"$ohs_tty"; command eval "$ohs_tell"; } 2>/dev/null'
 # with an EXIT trap set: a shell that exits undoes a command's redirection first, so the trap prints to our stdout
 ohs_trapped='exec >"$ohs_tty" 2>&1; { '"$ohs_eval"' "$ohs_run"; } >/dev/null 2>&1; exec >/dev/null 2>&1'

@@ -136,7 +136,7 @@ class ShellSession:
         """Whether the agent may have set an EXIT trap: it prints when the shell exits, with a command's redirections
         undone.
         """
-        self._prefix = f"ohs_{secrets.token_hex(4)}_"
+        self._prefix = f"ohsandbox_{secrets.token_hex(4)}_"
         """Prefix of our names in the shell, where commands may set any names; random, so that no other name begins with
         it.
         """
@@ -264,7 +264,7 @@ class ShellSession:
         if (trap := command.find("trap")) >= 0 and _EXIT.search(command, trap):
             self._exit_trap = True
         run = "$ohs_trapped" if self._exit_trap else "$ohs_run"
-        source = self._own("$ohs_source") if self._bash and _LINE_EDITING.search(command) else b""
+        source = self._own("$ohs_source;ohs_b=$ohs_c") if self._bash and _LINE_EDITING.search(command) else b""
         begin = self._own("ohs_n=%s;ohs_m=%d;ohs_c=%s;ohs_v=") % (call.nonce.encode(), call.limit_kib, quoted)
         variables = exports(call.env, newline=self._own("ohs_nl"))
         late = self._late() if self._bash else b""

@@ -369,8 +369,11 @@ class Shell:
             self._notices.append(
                 "The command has CRLF line ends, and a shell takes CR for a character: send it with LF"
             )
-        if exit_code == KILLED and self._host.ran_out_of_memory():
-            self._notices.append("The sandbox ran out of memory and the kernel killed the largest process")
+        if exit_code == KILLED and (limit := self._host.ran_out_of_memory()):
+            self._notices.append(
+                f"The sandbox's memory, {limit}, was used up and the kernel killed the largest process: use less, or "
+                "ask for a sandbox with more (--memory, SandboxLimits)"
+            )
         session.relay_to(None)
         with session.changed:
             captured = call.capture.read(final=not runs_on, masker=self._host.secrets.masker)

@@ -189,6 +189,12 @@ def a_command_may_end_in_a_backslash(shell: Session) -> None:
         assert "one" in observation.output
 
 
+def a_command_does_not_find_itself_in_the_variables(shell: Session) -> None:
+    assert shell("set | grep no-such-text").output == ""
+    assert shell("set -o vi; set +o vi; true; set -o vi; echo set").output.endswith("set\n")
+    assert shell("set | grep -v ohsandbox_ | grep ohs_").output == ""
+
+
 @needs("bash")
 def the_history_holds_nothing_of_ours(shell: Session) -> None:
     assert "ohs" not in shell("history").output
