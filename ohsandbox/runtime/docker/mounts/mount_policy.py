@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import grp
 import os
 import pwd
 import re
@@ -67,6 +68,13 @@ _ELSEWHERE = (
     "Install ohsandbox outside of it (`pipx install`, `uv tool install`), work on a copy (--copy, copy=True), "
     "or name another directory."
 )
+
+
+_POWERFUL_GROUPS = frozenset({
+    "root", "sudo", "wheel", "admin", "adm", "docker", "podman", "lxd", "incus", "incus-admin", "libvirt", "kvm",
+    "disk", "shadow", "tty", "mem", "kmem",
+})  # fmt: skip
+"""Groups whose members rule a machine or read what is not theirs: their administrators, engines, disks, logs."""
 
 
 class Identity(NamedTuple):
@@ -250,16 +258,24 @@ def _touch(path: Path, place: Path) -> bool:
     return path.is_relative_to(real) or real.is_relative_to(path)
 
 
+def _has_power(gid: int) -> bool:
+    try:
+        return gid == 0 or grp.getgrgid(gid).gr_name in _POWERFUL_GROUPS
+    except KeyError:
+        return False
+
+
 def identity(workspace: str, *, rootless: bool) -> Identity:
     """Return the uid and gid of the sandbox's processes with which files in workspace belong to the calling user.
 
     For an ordinary caller they are its own, but the group of a directory that a group of the caller may write: several
-    people work there. For root they are those of the directory's owner, since under sudo the tree belongs to a user.
-    In a tree owned by root, processes run as uid 0 without any capability. The `mapped` seccomp filter forbids setuid
-    and setgid bits, which would be effective on the host. A rootless engine maps its uid 0 to the caller.
+    people work there; a group of `_POWERFUL_GROUPS` is never given. For root they are those of the directory's owner,
+    since under sudo the tree belongs to a user. In a tree owned by root, processes run as uid 0 without any capability.
+    The `mapped` seccomp filter forbids setuid and setgid bits, which would be effective on the host. A rootless engine
+    maps its uid 0 to the caller.
     """
     found = Path(workspace).stat()
-    is_shared = found.st_mode & stat.S_IWGRP and found.st_gid in os.getgroups()
+    is_shared = found.st_mode & stat.S_IWGRP and found.st_gid in os.getgroups() and not _has_power(found.st_gid)
     gid = found.st_gid if os.getuid() == 0 or is_shared else os.getgid()
     uid = found.st_uid if os.getuid() == 0 else os.getuid()
     try:
@@ -270,5 +286,6 @@ def identity(workspace: str, *, rootless: bool) -> Identity:
         name = "sandbox"
     if rootless:
         return Identity(0, 0, name)
-    # in such a tree a change of a directory's mode names the bit, as `chmod g+w` and git do; gid 0 is root's
-    return Identity(uid, gid, name, may_setgid=gid != 0 and bool(found.st_mode & stat.S_ISGID))
+    # in such a tree a change of a directory's mode names the bit, as `chmod g+w` and git do
+    is_teams = found.st_mode & stat.S_ISGID and found.st_gid == gid and not _has_power(gid)
+    return Identity(uid, gid, name, may_setgid=bool(is_teams))

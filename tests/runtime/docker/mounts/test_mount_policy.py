@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import socket
@@ -219,6 +220,8 @@ def test_a_module_of_the_current_directory_is_never_imported(home: Path) -> None
         (0o775, 2000, "1234 2000 False"),
         (0o755, 2000, "1234 1234 False"),  # the group may not write
         (0o775, 3000, "1234 1234 False"),  # not a group of the caller
+        (0o2775, 0, "1234 1234 False"),
+        (0o2775, grp.getgrnam("disk").gr_gid, "1234 1234 False"),  # reads every disk
     ],
 )
 def test_where_several_people_work_files_have_their_group(tmp_path: Path, mode: int, group: int, files: str) -> None:
@@ -226,7 +229,7 @@ def test_where_several_people_work_files_have_their_group(tmp_path: Path, mode: 
     tmp_path.chmod(mode)
     work = (
         "import os; from ohsandbox.runtime.docker.mounts.mount_policy import identity; "
-        "os.setgroups([2000]); os.setgid(1234); os.setuid(1234); "
+        f"os.setgroups([2000, 0, {grp.getgrnam('disk').gr_gid}]); os.setgid(1234); os.setuid(1234); "
         "found = identity('.', rootless=False); print(found.uid, found.gid, found.may_setgid)"
     )
     root = str(Path(ohsandbox.__file__).parents[1])
