@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
+from ohsandbox.persistence.layout import AGENTS_NAME
 from ohsandbox.private_files import PRIVATE_FILE_MODE, open_regular, write_all, write_atomically
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ class Recency:
 
     def note(self) -> None:
         """Make this conversation the last one; where the journal cannot be written, times decide as before."""
-        with contextlib.suppress(FileNotFoundError):
+        if self._directory.parent.name == AGENTS_NAME:  # sub-agents are found by name
+            return
+        with contextlib.suppress(OSError):
             if self._seen is not None and _identity(os.lstat(self._path)) == self._seen:
                 return
         with contextlib.suppress(OSError, UsageError):

@@ -50,6 +50,23 @@ def test_a_journal_that_was_removed_or_cut_is_written_on(tmp_path: Path) -> None
     assert names(tmp_path) == ["a", "b"]
 
 
+def test_a_disk_that_is_gone_ends_no_conversation(tmp_path: Path) -> None:
+    kept = Recency(tmp_path / "root" / "a")
+    (tmp_path / "root" / "a").mkdir(parents=True)
+    kept.note()
+    (tmp_path / "root").rename(tmp_path / "moved")
+    (tmp_path / "root").write_text("")
+    kept.note()
+    assert names(tmp_path / "moved") == ["a"]
+
+
+def test_sub_agents_have_no_journal(tmp_path: Path) -> None:
+    agents = tmp_path / "c" / "agents"
+    agents.mkdir(parents=True)
+    write(agents, "a-1")
+    assert [path.name for path in agents.iterdir()] == ["a-1"]
+
+
 def test_where_the_journal_cannot_be_written_a_conversation_goes_on(tmp_path: Path) -> None:
     (tmp_path / JOURNAL_NAME).mkdir()
     with EventLog(tmp_path / "a", conversation_id="a") as log:

@@ -21,6 +21,7 @@ from ohsandbox.cli.settings.project import look_for_project
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.key_store import keyring_name
 from ohsandbox.paths import conversations_dir
+from ohsandbox.persistence.layout import is_id
 from ohsandbox.project.trust import trusted
 from ohsandbox.runtime.docker.monitoring.doctor import Check, checks
 from ohsandbox.settings import Settings
@@ -62,7 +63,7 @@ def _own_state() -> list[Check]:
     settings_place = str(path) if path.exists() else f"{path} is not there; defaults are used"
     warned = [Check("settings", "warn", text) for text in settings.warnings]
     root = conversations_dir()
-    count = sum(1 for _ in root.iterdir()) if root.is_dir() else 0
+    count = sum(is_id(path.name) for path in root.iterdir()) if root.is_dir() else 0
     stored = Check("conversations", "ok", f"{count} in {root}")
     return [
         *(warned or [Check("settings", "ok", settings_place)]),

@@ -89,12 +89,13 @@ def stored_before(root: Path, moment: datetime) -> list[StoredConversation]:
     Raises:
         UsageError: root cannot be read.
     """
-    now, latest, old = datetime.now(UTC), datetime.min.replace(tzinfo=UTC), []
+    now, latest, old, order = datetime.now(UTC), datetime.min.replace(tzinfo=UTC), [], written_order(root)
     for conversation in reversed(list_stored(root)):
         if (updated_at := conversation.metadata.updated_at) > now:
             continue
-        latest = max(latest, updated_at)
-        if latest < moment:
+        if conversation.id in order:
+            latest = max(latest, updated_at)
+        if max(latest, updated_at) < moment:
             old.append(conversation)
     return old
 

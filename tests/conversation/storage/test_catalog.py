@@ -171,6 +171,18 @@ def test_a_clock_that_ran_ahead_or_was_set_back_changes_no_order(
     assert find_stored(tmp_path, "last").name == "back"
 
 
+def test_a_conversation_without_an_event_or_of_another_machine_makes_no_other_one_young(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, days in (("a", -90), ("b", -60), ("c", -1)):
+        write_when(monkeypatch, tmp_path, name, days=days)
+    write(tmp_path, "empty")
+    write(tmp_path / "other", "copied", "x")
+    (tmp_path / "other" / "copied").rename(tmp_path / "copied")
+    month_ago = datetime.now(UTC) - timedelta(days=30)
+    assert [one.id for one in stored_before(tmp_path, month_ago)] == ["a", "b"]
+
+
 def test_what_was_written_under_a_wrong_clock_is_not_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, days in (("old", -90), ("ahead", 400), ("older clock", -300), ("today", 0), ("back", -400)):
         write_when(monkeypatch, tmp_path, name.replace(" ", "-"), days=days)

@@ -165,4 +165,5 @@ def _identity(bound: Sequence[Mount], engine: Engine) -> mount_policy.Identity |
             f"{options_named} cannot give their files to you: this engine remaps users (userns-remap). "
             "Copy the files in with `upload`, or use an engine without userns-remap."
         )
-    return mount_policy.identity(writable[0], rootless="name=rootless" in security)
+    first, *others = [mount_policy.identity(source, rootless="name=rootless" in security) for source in writable]
+    return first._replace(may_setgid=first.may_setgid and all(other == first for other in others))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import grp
 import os
 import pwd
 import re
@@ -70,11 +69,8 @@ _ELSEWHERE = (
 )
 
 
-_POWERFUL_GROUPS = frozenset({
-    "root", "sudo", "wheel", "admin", "adm", "docker", "podman", "lxd", "incus", "incus-admin", "libvirt", "kvm",
-    "disk", "shadow", "tty", "mem", "kmem",
-})  # fmt: skip
-"""Groups whose members rule a machine or read what is not theirs: their administrators, engines, disks, logs."""
+_FIRST_USERS_GID = 1000
+"""Lower numbers belong to groups of the system: docker, sudo, disk, and staff, which writes /usr/local on Debian."""
 
 
 class Identity(NamedTuple):
@@ -259,17 +255,19 @@ def _touch(path: Path, place: Path) -> bool:
 
 
 def _has_power(gid: int) -> bool:
-    try:
-        return gid == 0 or grp.getgrgid(gid).gr_name in _POWERFUL_GROUPS
-    except KeyError:
-        return False
+    """Whether a group's members may rule this machine: one of the system's (login.defs(5)), or the engine's."""
+    sockets = []
+    for path in ("/var/run/docker.sock", "/run/podman/podman.sock"):
+        with contextlib.suppress(OSError):
+            sockets.append(Path(path).stat().st_gid)
+    return gid < _FIRST_USERS_GID or gid in sockets
 
 
 def identity(workspace: str, *, rootless: bool) -> Identity:
     """Return the uid and gid of the sandbox's processes with which files in workspace belong to the calling user.
 
     For an ordinary caller they are its own, but the group of a directory that a group of the caller may write: several
-    people work there; a group of `_POWERFUL_GROUPS` is never given. For root they are those of the directory's owner,
+    people work there; never a group with power over this machine. For root they are those of the directory's owner,
     since under sudo the tree belongs to a user. In a tree owned by root, processes run as uid 0 without any capability.
     The `mapped` seccomp filter forbids setuid and setgid bits, which would be effective on the host. A rootless engine
     maps its uid 0 to the caller.

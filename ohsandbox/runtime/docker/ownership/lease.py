@@ -165,7 +165,8 @@ def is_resumable(record: LeaseRecord) -> bool:
     with contextlib.suppress(FileNotFoundError):
         unused_s = time.time() - _path(record.id).stat().st_mtime
         if unused_s < 0:
-            os.utime(_path(record.id))
+            with contextlib.suppress(PermissionError):  # a run under sudo left it
+                os.utime(_path(record.id))
         return record.resumable and unused_s < RESUMABLE_S
     return False
 
