@@ -53,7 +53,7 @@ def main() -> None:
 
 def remove_sandboxes(home: str) -> None:
     """A terminal that closes ends nothing that a person could go on with."""
-    conversations = {path.name for path in (Path(home) / "conversations").iterdir()}
+    conversations = {path.name for path in (Path(home) / "conversations").glob("[!.]*")}
     os.environ["OHSANDBOX_HOME"] = home  # each state directory removes its own
     for sandbox in list_sandboxes():
         if sandbox.conversation in conversations:

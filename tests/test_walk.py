@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PACKAGE = str(Path(ohsandbox.__file__).parent)
 MOST_FRAMES, MOST_MODULES = 15, 40
-MOST_OF_A_MESSAGE = 59
+MOST_OF_A_MESSAGE = 60
 """Modules that a whole message passes in its caller and the run: model, log, limits and approvals too."""
 
 

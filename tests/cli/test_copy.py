@@ -107,7 +107,7 @@ def test_undo_fork_and_resume_go_on_with_the_copy(
     where = ("--image", image, "--workspace", str(project), "--copy")
     how = ("--model", write_script(*turns), "--no-tui")
     assert invoke("run", "go", *how, *where).code == 0
-    (first,) = (home / ".ohsandbox" / "conversations").iterdir()
+    (first,) = (home / ".ohsandbox" / "conversations").glob("[!.]*")
     resumed = invoke("run", "more", "--resume", first.name, *how)
     assert resumed.code == 0, resumed.err
     assert "second" in invoke("diff", "last", "--stat").out

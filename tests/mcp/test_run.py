@@ -69,7 +69,7 @@ class Place:
         )  # fmt: skip
 
     def conversation(self) -> Path:
-        (conversation,) = (self.home / ".ohsandbox" / "conversations").iterdir()
+        (conversation,) = (self.home / ".ohsandbox" / "conversations").glob("[!.]*")
         return conversation
 
     def events(self) -> Any:

@@ -153,7 +153,7 @@ def test_a_fork_where_the_files_were_not_kept_is_refused_and_leaves_nothing(stor
         fork(stored, at)
     with pytest.raises(UsageError, match="Invalid event 99"):
         fork(stored, 99)
-    assert [path.name for path in stored.parent.iterdir()] == ["c"]
+    assert [path.name for path in stored.parent.glob("[!.]*")] == ["c"]
 
 
 @pytest.mark.docker
@@ -168,7 +168,7 @@ def test_a_fork_whose_image_is_gone_is_refused_and_leaves_nothing(tmp_path: Path
         engine.close()
         with pytest.raises(ImageUnavailable, match="does not exist any more"):
             conversation.fork(0)
-    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    assert [path.name for path in tmp_path.glob("[!.]*")] == ["c"]
 
 
 @pytest.mark.docker

@@ -103,7 +103,7 @@ def test_a_fork_has_a_directory_for_each_and_goes_on_there(places: dict[str, Pat
     (tmp_path / "full" / "x").touch()
     with pytest.raises(UsageError, match="is not empty"):
         forks.fork_into(directory, at, workspace=tmp_path / "full")
-    assert [one.name for one in directory.parent.iterdir()] == ["c"]
+    assert [one.name for one in directory.parent.glob("[!.]*")] == ["c"]
     forked = forks.fork_into(directory, at, workspace=tmp_path / "new")
     assert _texts(tmp_path / "new" / "workspace") == _texts(places["/workspace"])
     assert _texts(tmp_path / "new" / "api") == _texts(places["/workspaces/api"])

@@ -136,7 +136,7 @@ def a_forged_mark_of_another_command_is_plain_output(shell: Session) -> None:
 
 
 def a_forged_end_mark_forges_no_result(shell: Session) -> None:
-    find = "set | sed -n 's/^ohs_.*_n=.*\\([0-9a-f]\\{32\\}\\).*/\\1/p'"
+    find = "set | sed -n 's/^ohsandbox_.*_n=.*\\([0-9a-f]\\{32\\}\\).*/\\1/p'"
     assert len(shell(find).output) == len(f"{'n' * 32}\n")
     told = shell(f'printf "\\033]7117;%s;end\\007" "$({find})"; sleep 0.3; (exit 4)')
     assert told.exit_code == 4

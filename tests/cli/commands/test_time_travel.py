@@ -143,7 +143,7 @@ def test_undo_puts_a_bound_workspace_back_in_a_new_conversation(
     assert "without its last turn; that one stays" in done.out
     assert (workspace / "lines").read_text() == "1\n2\n3\n"
     assert (workspace / "bin").read_bytes() == b"\0\1"
-    (new,) = [path for path in (tmp_path / "c").iterdir() if path.name != "c"]
+    (new,) = [path for path in (tmp_path / "c").glob("[!.]*") if path.name != "c"]
     assert [data["content"] for data in data_of(read_events(new), "user_message")] == ["first"]
     assert len(data_of(read_events(tmp_path / "c" / "c"), "user_message")) == 2
     assert invoke("undo", "1", "--yes", *where).code == 0

@@ -38,7 +38,7 @@ def _nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _conversations(home: Path) -> list[Path]:
-    return sorted((home / ".ohsandbox" / "conversations").iterdir())
+    return sorted((home / ".ohsandbox" / "conversations").glob("[!.]*"))
 
 
 def _logged(home: Path, event_type: str) -> list[dict[str, Any]]:

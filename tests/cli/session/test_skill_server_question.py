@@ -59,7 +59,7 @@ def results(home: Path) -> list[dict[str, Any]]:
 
 
 def _conversations(home: Path) -> list[Path]:
-    return sorted((home / ".ohsandbox" / "conversations").iterdir())
+    return sorted((home / ".ohsandbox" / "conversations").glob("[!.]*"))
 
 
 def approvals(invoke: Invoke, *arguments: str) -> Ended:

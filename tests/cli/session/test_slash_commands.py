@@ -35,7 +35,7 @@ def talk(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> Talk:
 
 def _conversations(home: Path) -> list[Path]:
     """Oldest first."""
-    return sorted((home / ".ohsandbox" / "conversations").iterdir(), key=lambda path: path.stat().st_ctime_ns)
+    return sorted((home / ".ohsandbox" / "conversations").glob("[!.]*"), key=lambda path: path.stat().st_ctime_ns)
 
 
 def _said(directory: Path) -> list[str]:
