@@ -111,7 +111,7 @@ ohs_replaced() {
   for ohs_fd in "/proc/$1/fd"/*; do
     [ -e "$ohs_fd" ] && [ "$ohs_fd" -ef "$2" ] && return
   done
-  read -r ohs_c <"/proc/$1/comm" && echo "$ohs_c"
+  read -r ohs_c <"/proc/$1/comm" && printf '%s\n' "$ohs_c"
 } 2>/dev/null
 
 # ohs_tidy TTY: restore the terminal mode of terminal.sh, after a program that may have left it raw.
@@ -224,7 +224,7 @@ ohs_written() {
       case $ohs_k in Uid:) ohs_u=$ohs_v ;; Gid:) ohs_u=$ohs_u:$ohs_v; break ;; esac
     done <"$ohs_d/status"
     read -r ohs_n <"$ohs_d/comm"
-    [ -z "$ohs_u" ] || echo "$ohs_p $ohs_o $ohs_b $ohs_w $ohs_t $ohs_u $ohs_n"
+    [ -z "$ohs_u" ] || printf '%s\n' "$ohs_p $ohs_o $ohs_b $ohs_w $ohs_t $ohs_u $ohs_n"
   done
 } 2>/dev/null
 

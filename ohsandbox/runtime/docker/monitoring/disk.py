@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UnknownUserError
 from ohsandbox.runtime.disk_space import DiskSpace, floor_bytes, floor_files, measure, shortage
 from ohsandbox.runtime.docker.config.container_config import GIB, MIB
 from ohsandbox.runtime.docker.engine.error_mapping import printable_line
@@ -316,7 +316,10 @@ class DiskMonitor:
         try:
             processes = parse_writes(self._sandbox.snippet(b"ohs_written 1", user="0").stdout)
             for user in sorted({process.user for process in processes.values() if process.disk_bytes is None}):
-                more = parse_writes(self._sandbox.snippet(b"ohs_written 1", user=user).stdout)
+                try:
+                    more = parse_writes(self._sandbox.snippet(b"ohs_written 1", user=user).stdout)
+                except UnknownUserError:  # its writes stay unknown
+                    continue
                 processes |= {
                     pid: process for pid, process in more.items() if process.disk_bytes is not None and pid in processes
                 }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from ohsandbox.text import natural_number
+
+_USER = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
 
 
 class ProcessWrites(NamedTuple):
@@ -27,9 +30,9 @@ class ProcessWrites(NamedTuple):
 def parse_writes(output: bytes) -> dict[int, ProcessWrites]:
     """Return the processes by their pid, from what `ohs_written` prints."""
     processes = {}
-    for line in output.decode("utf-8", "replace").splitlines():
+    for line in output.decode("utf-8", "replace").split("\n"):  # a name may hold any other separator
         pid, *numbers, user, name = (*line.split(" ", 6), *[""] * 7)[:7]
-        if (number := natural_number(pid)) is not None and user:
+        if (number := natural_number(pid)) is not None and _USER.fullmatch(user):
             own, disk, calls, ticks = map(natural_number, numbers)
             processes[number] = ProcessWrites(own, disk, calls, ticks, user, name)
     return processes

@@ -23,3 +23,7 @@ def test_a_process_of_too_many_digits_is_left_out() -> None:
     assert parse_writes(f"{DIGITS} 1 1 1 1 0:0 sh\n² 1 1 1 1 0:0 sh\n".encode()) == {}
     [process] = parse_writes(f"7 {DIGITS} ² 3 4 0:0 sh\n".encode()).values()
     assert process[:4] == (None, None, 3, 4)
+    for separator in "\x0b\x0c\x1c\x1d\x1e\x85\u2028":
+        assert set(parse_writes(f"6 1 1 1 1 0:0 x{separator}7 ? ? 9 9 q a\n".encode())) == {6}
+    for user in ("q", "q:0", "0", "²:0", "0:0:0"):
+        assert parse_writes(f"7 ? ? 9 9 {user} a\n".encode()) == {}
