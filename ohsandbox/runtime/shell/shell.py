@@ -509,17 +509,23 @@ class Shell:
 
     def _restart(self, session: ShellSession, why: str) -> None:
         """Discard a dead or lost shell; the next command gets a new one with its directory and exported environment."""
-        self._restored = self._snapshot(f"{session.directory}/env")
+        self._restored = self._snapshot(f"{session.directory}/env", session.directory)
         self._cwd = session.cwd
         session.close()
         self._session = None
         env_note = "its exported environment was kept" if self._restored else "its environment was lost"
         self._notices.append(f"{why}, in {self._cwd}; {env_note}, functions, aliases and unexported variables are lost")
 
-    def _snapshot(self, path: str) -> str:
-        """Return shell text that restores the environment of a shell that is gone; empty if it cannot be read."""
+    def _snapshot(self, path: str, directory: str = "") -> str:
+        """Return shell text that restores the environment of a shell that is gone; empty if it cannot be read.
+
+        It is evaluated, so nothing is read where the directory or the file may be another user's.
+        """
+        names = [quote(name) for name in (directory, path) if name]
+        owned = b"".join(b"[ ! -L %s ] && [ -O %s ] && " % (name, name) for name in names)
+        body = owned + b"[ -f %s ] && " % quote(path) + read_body(path, ENV_SNAPSHOT_BYTES)
         with contextlib.suppress(OhsandboxError, OSError):
-            outcome = self._snippet(read_body(path, ENV_SNAPSHOT_BYTES), ENV_SNAPSHOT_BYTES)
+            outcome = self._snippet(body, ENV_SNAPSHOT_BYTES)
             return outcome.stdout.decode("utf-8", "surrogateescape") if outcome.status == "0" else ""
         return ""
 

@@ -382,8 +382,10 @@ def test_another_user_gains_nothing_by_the_name_of_a_removed_session(sandbox: An
     assert "was restarted" in str(removed.notice)
     assert place.run(["ls", "/root"]).stdout == b""
     assert place.execute("set -o vi; pwd").output == "/workspace\n"
-    place.execute("d=$(echo /run/ohs/main-*); rm -rf $d; mkdir $d; chown 65534 $d")
+    gain = "echo 'touch /root/gained' >$d/env; chmod -R a+rX $d; chown -R 65534 $d"
+    place.execute(f"d=$(echo /run/ohs/main-*); rm -rf $d; mkdir $d; {gain}")
     assert place.execute("set -o vi; echo on").output == "on\n"
+    assert place.run(["ls", "/root"]).stdout == b""
 
 
 @pytest.mark.parametrize(
