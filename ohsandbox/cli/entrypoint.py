@@ -17,6 +17,7 @@ import os
 import re
 import select
 import signal
+import stat
 import sys
 import termios
 import threading
@@ -203,8 +204,18 @@ def _code_of_lost_output(error: BaseException) -> int:
     if isinstance(cause, BrokenPipeError) and any(map(_is_hung_up, (1, 2))):
         return TERMINATED
     number = cause.args[0] if isinstance(cause, OSError | termios.error) and cause.args else None
-    is_terminal_gone = number == errno.EIO and any(map(_is_hung_up, (0, 1, 2)))
+    is_terminal_gone = number == errno.EIO and any(
+        _is_terminal(descriptor) and _is_hung_up(descriptor) for descriptor in (0, 1, 2)
+    )
     return _SIGNALED + signal.SIGHUP if is_terminal_gone else 0
+
+
+def _is_terminal(descriptor: int) -> bool:
+    """Return whether it is a character device; isatty(3) fails for a terminal that is gone."""
+    try:
+        return stat.S_ISCHR(os.fstat(descriptor).st_mode)
+    except OSError:
+        return False
 
 
 def _is_hung_up(descriptor: int) -> bool:

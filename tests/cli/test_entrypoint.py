@@ -121,3 +121,14 @@ def test_output_that_nobody_gets_has_an_exit_code_of_its_own_and_a_process_that_
     ended = subprocess.run([sys.executable, "-c", LOST, lost], capture_output=True, text=True, check=False)
     assert ended.returncode == code, ended.stderr
     assert ("Broken pipe" in ended.stderr) is (lost == "process")
+
+
+def test_an_error_of_a_disk_is_told_although_the_writer_of_stdin_has_ended() -> None:
+    program = (
+        "import errno; from ohsandbox.cli import entrypoint\n"
+        "def f(): raise OSError(errno.EIO, 'x')\n"
+        "raise SystemExit(entrypoint.exit_code_of(f))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], input=b"", capture_output=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert b"ohsandbox: x." in ended.stderr
