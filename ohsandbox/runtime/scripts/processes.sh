@@ -197,9 +197,11 @@ ohs_outlived() {
 # ohs_oom: print the number of processes that the OOM killer has killed here, and the limit of memory in bytes (cgroup
 # v2, then v1; Linux 4.13 on).
 ohs_oom() {
+  ohs_x=0   # Linux before 4.13 says nothing of it in cgroup v1
   for ohs_f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
-    while read -r ohs_k ohs_v; do [ "$ohs_k" != oom_kill ] || echo "$ohs_v"; done <"$ohs_f"
+    while read -r ohs_k ohs_v; do [ "$ohs_k" != oom_kill ] || ohs_x=$ohs_v; done <"$ohs_f"
   done
+  echo "$ohs_x"
   for ohs_f in /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes; do
     read -r ohs_v <"$ohs_f" && echo "$ohs_v"
   done

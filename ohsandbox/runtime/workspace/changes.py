@@ -448,7 +448,7 @@ def _read(file: Path) -> WorkspaceScan | None:
     try:
         held = load_json(file.read_bytes())
         marked = {str(path): (ChangeKind(kind), str(stamp)) for path, (kind, stamp) in held["marked"].items()}
-        beside = tuple(map(str, held["beside"]))
+        beside = tuple(map(str, held.get("beside", ())))
         return WorkspaceScan(float(held["at"]), marked, dict(held["repositories"]), dict(held["named"]), beside)
     except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return None

@@ -21,6 +21,8 @@ def test_a_list_that_no_machine_has_is_none(said: str) -> None:
 
 def test_a_process_of_too_many_digits_is_left_out() -> None:
     assert parse_writes(f"{DIGITS} 1 1 1 1 0:0 sh\n² 1 1 1 1 0:0 sh\n".encode()) == {}
+    assert parse_writes(b"7 1 1 1 1 q name\n") == {}
+    assert list(parse_writes("8 1 1 1 1 0:0 x\v7 ? ? 9 9 1:1 a\u20289 ? ? 9 9 1:1 a\n".encode())) == [8]
     [process] = parse_writes(f"7 {DIGITS} ² 3 4 0:0 sh\n".encode()).values()
     assert process[:4] == (None, None, 3, 4)
     for separator in "\x0b\x0c\x1c\x1d\x1e\x85\u2028":
