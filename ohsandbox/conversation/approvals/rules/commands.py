@@ -60,6 +60,8 @@ _DECODERS = names(
 _FOREIGN = (_DECODERS | DOWNLOADERS) - names("printf sed awk cut tr")
 """Programs whose output is a file that nobody has read."""
 
+_OTHER_SHELLS = names("elvish xonsh nu osh oil ysh tcsh csh ion rc es murex ngs")
+"""They run the text that they are given; the rules do not read their languages."""
 _EVALUATING = names("eval source . trap alias")
 _SMALL_LANGUAGES = names("awk gawk mawk nawk sed gsed make sqlite3 psql mysql")
 _SENDING = names("nc ncat netcat socat telnet curl wget mail sendmail ssh xh dig nslookup")
@@ -223,7 +225,8 @@ class _Rules:
             self.note(Finding("MEDIUM", f"Runs {quoted(command.path)}, which is not a file of the workspace."))
         if arguments.usage is None and not is_ruled(command.program):
             self.note(Finding("MEDIUM", f"The rules do not know {quoted(command.program)}."))
-            if command.stdin is not None or command.fed & (_FOREIGN | {"echo", "printf"}):
+            is_fed = command.stdin is not None or command.fed & (_FOREIGN | {"echo", "printf"})
+            if is_fed or command.program in _OTHER_SHELLS:
                 self.note(
                     Finding("HIGH", f"Gives {command.program}, which the rules do not know, a text that it may run.")
                 )

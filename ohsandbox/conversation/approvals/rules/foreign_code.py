@@ -14,9 +14,15 @@ _SUBSTITUTION = re.compile(
     r"(?:(?!(?P=end))[^\\\n@$]|\\[1-9nt/.]|\$(?:[1-9&](?!\d|\[|\{|->)|\{[1-9]\}(?!\[|\{|->)))*(?P=end)[gimsx]*\s{0,3};?\s{0,3}$"
 )
 """One substitution of Perl. perlop(1): `$x[...]`, `${...}`, `@...` and `(?{...})` in its parts hold code."""
+_RENAMING = re.compile(
+    r"\s{0,3}(?:s/\\\.\w+\$/\.\w+/|s/(?:[^/\\\n(@$]|\\[^\n]|\((?![?*]))*/\w[^/.\\@$\n]*/|(?:y|tr)/[\w-]+/[\w-]+/)[gi]*|\.\w+"
+)
+"""What makes no name in another directory, and none that begins with a dot; rename(1) of util-linux takes two texts."""
 _NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
-_BOUND = re.compile(r"(?<![.\w])(?:const|let|var)\s{1,9}(\w+)")
+_BOUND = re.compile(r"(?<![.\w])(?:const|let)\s{1,9}(\w+)")
 """A name that JavaScript binds: it may be used, though not as the name of a property (`x.constructor`)."""
+_UNBOUND = re.compile(r"\.\s|\bfor\b|\brequire\b|\bvar\b")
+"""Where a name may be a property's, bound in a loop alone, or, with `var`, that of the global object."""
 _DEFAULT_VARIABLE = re.compile(r"\$[_\d]\b")
 """Perl's `$_` and `$1`."""
 _MATCH = re.compile(r"(?<=[\s(~!])/(?:[^/\\\n@$(#`]|\\[\w.])+/[gimsx]*(?=[\s;)]|$)")
@@ -26,18 +32,17 @@ _OTHER_CHARS = re.compile(r"[\w\s.,;:()+\-*<>=!?]*")
 
 def is_harmless(code: str, program: str) -> bool:
     """Whether the code has no names but those known to be harmless, and strings without expansions."""
-    if program in _PERLS and (match := _SUBSTITUTION.match(code)):
-        # what `rename` makes of a name must not lead to another directory
-        return program == "perl" or code.count("/") == (3 if match["end"] == "/" else 0)
-    if program in _PERLS - {"perl"} and re.fullmatch(r"\.\w+", code):
-        return True  # rename(1) of util-linux takes two texts
+    if program == "perl" and _SUBSTITUTION.match(code):
+        return True
+    if program in _PERLS - {"perl"} and _RENAMING.fullmatch(code):
+        return True
     harmless = known_names(f"code of {program}")
     rest = _STRING.sub(" 0 ", _JSON_FILE.sub(" 0 ", code))
     if program in _PERLS:
         rest = _DEFAULT_VARIABLE.sub(" 0 ", rest)
     if program in _PERLS | {"ruby"}:
         rest = _MATCH.sub(" 0 ", rest)
-    if "const" in harmless:
+    if "const" in harmless and not _UNBOUND.search(rest):
         bound = frozenset(_BOUND.findall(rest))
         rest = _NAME.sub(lambda name: " 0 " if name[0] in bound else name[0], rest)
     is_plain = bool(harmless) and _OTHER_CHARS.fullmatch(rest) is not None

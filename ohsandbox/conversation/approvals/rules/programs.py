@@ -10,6 +10,7 @@ from ohsandbox.conversation.approvals.rules.git import git_findings, subcommand
 from ohsandbox.conversation.approvals.rules.known_programs import UNKNOWN, arguments_of
 from ohsandbox.conversation.approvals.rules.network import NETWORK, address_findings
 from ohsandbox.conversation.approvals.rules.paths import is_home, is_wide, place_findings, secret_findings
+from ohsandbox.conversation.approvals.rules.shell_words import COMPUTED
 from ohsandbox.conversation.approvals.rules.variables import variable_findings
 from ohsandbox.conversation.approvals.rules.words import write_findings
 
@@ -93,7 +94,7 @@ _RULES = (
              r"\0-D\0?\w*(?:LAUNCHER|COMMAND|PROGRAM|EMULATOR|CLANG_TIDY|CPPCHECK|COMPILER|LINKER|EXECUTABLE|RANLIB|STRIP"
              r"|_(?:AR|NM|LD|AS))(?::\w+)?=(?:/(?!workspace/|usr/|opt/|nix/)|~|\.\.|[^\0]*[;\s])")),
     Rule("gdb", "HIGH", "Gives {name} a text that it may run.", text=re.compile(
-         r"\0--?(?:ex|iex|eval-command)[\0=](?!(?:r|run|c|continue|n|next|s|step|q|quit|finish|up|down|list|where|disas\w*"
+         r"\0--?(?:i?ex?|i?ev[\w-]*|init-e[\w-]*)[\0=](?!(?:r|run|c|continue|n|next|s|step|q|quit|finish|up|down|list|where|disas\w*"
          r"|(?:thread apply all )?(?:bt|backtrace)(?: full)?|info [\w -]+|b(?:reak)? [\w.:/]+|frame \d+"
          r"|p(?:rint)? [\w.*&]+|set (?:pagination|confirm|print \w+) \w+)\0)")),
     Rule("pdflatex xelatex lualatex latex", "MEDIUM", "Gives {name} code.", text=re.compile(r"\0\\")),
@@ -140,7 +141,7 @@ _RULES = (
          words="delete apply exec drain replace scale create edit patch label annotate set expose autoscale cordon "
          "uncordon taint run debug cp undo restart pause resume"),
     Rule("kubectl oc", "HIGH", "Takes keys out of a store.",
-         text=re.compile(r"\A(?=.*\0secrets?[\0/])(?=.*\0(?:-o|--output))", re.DOTALL)),
+         text=re.compile(r"\A(?=.*[\0,]secrets?[\0/,.])(?=.*\0(?:-o|--output))", re.DOTALL)),
     Rule("terraform tofu", "HIGH", _PUBLISHES, words="destroy apply rm push delete taint untaint import force-unlock"),
     Rule("aws", "HIGH", _PUBLISHES, words="rm cp sync mv delete-object terminate-instances"),
     Rule("gcloud", "HIGH", _PUBLISHES, words="delete deploy"),
@@ -245,6 +246,9 @@ def _is_dry_run(command: SimpleCommand) -> bool:
         and is_known
         and set(dry_runs) <= {"", "client", "server", "true"}
         and {"false", "none", "null"}.isdisjoint(command.arguments)  # nopt takes `--dry-run false`
+        # what the shell computes, or the name of a file, may be an option that cancels it
+        and command.splits.isdisjoint(command.arguments)
+        and not any(set("$`*?[").intersection(word) or COMPUTED in word for word in command.arguments)
     )
 
 
