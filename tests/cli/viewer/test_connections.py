@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NOBODY = 65534
 FLOOD = 5000
-CPU_S = 1.0
+CPU_S = 4.0
 """What FLOOD connections may cost this process, in seconds of CPU; before, their number and the machine's counted."""
 
 _AS_NOBODY = f"""
