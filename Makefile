@@ -27,7 +27,7 @@ QUICK := tests/agent tests/cli/test_app.py tests/llm tests/mcp tests/persistence
 ifndef AT_ONCE
 .NOTPARALLEL:
 endif
-.PHONY: sizes lowest connector site help setup demo test unit flaky lint bench coverage docs images dev clean \
+.PHONY: sizes lowest connector site help setup demo test unit flaky lint bench coverage docs images dev machine clean \
   ready ready-venv ready-engine collected install integrations engine plugins peers harbor bases
 
 help: ## this table
@@ -103,6 +103,9 @@ sizes: images ## images/README.md: contents of the images by layer and version, 
 
 dev: engine plugins bases ## a shell in the development container
 	@$(if $(BASE_IMAGE),BASE_IMAGE=$(BASE_IMAGE)) SSL_CERT_FILE=$(CA_BUNDLE) docker compose run --build --rm dev
+
+machine: ## TESTS="tests/x -k y" in a virtual machine with control groups v2, AppArmor, Docker 28 and Python 3.14; slow
+	@.ci/machine test $(TESTS)
 
 clean: ## remove what make made here; images stay
 	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist junit*.xml .coverage*
