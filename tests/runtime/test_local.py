@@ -184,6 +184,19 @@ def test_no_start_up_or_history_file_of_the_user_is_read(tmp_path: Path, monkeyp
         assert runtime.execute("env | grep HIST", timeout_s=10).output == ""
 
 
+def test_a_shell_that_starts_slowly_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ohsandbox.runtime.shell.session.START_S", 0.0)
+    open_channel = CLIRuntime.open_channel
+
+    def open_late(self: CLIRuntime, *arguments: Any, **options: Any) -> Any:
+        time.sleep(0.1)
+        return open_channel(self, *arguments, **options)
+
+    monkeypatch.setattr(CLIRuntime, "open_channel", open_late)
+    with CLIRuntime(tmp_path, bubblewrap=False, quiet=True) as runtime:
+        assert runtime.execute("echo ok").output == "ok\n"
+
+
 def test_an_empty_path_is_named_at_the_first_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ohsandbox.runtime.shell.session.START_S", 1.0)
     with (

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STDOUT = 1
-HELLO_TIMEOUT_S = 20.0
-"""Time limit for the first frame: an engine's exec may take that long to begin."""
+HELLO_TIMEOUT_S = 60.0
+"""Time limit for the first frame: in a sandbox that is short of processor time a process takes 20 s to begin."""
 _MOST_QUEUED_BYTES = 2 * HALF * WINDOW_BYTES + 1024 * 1024
 """Maximum number of bytes queued for the connector. Credit limits what streams queue; this limit is for a connector
 that reads nothing and keeps requesting answers."""

@@ -13,6 +13,7 @@ import re
 import secrets
 import select
 import threading
+import time
 from collections import deque
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -49,8 +50,11 @@ runnable processes per processor the end of a stream took over 200 ms."""
 _LAST_WORDS_BYTES = 300
 """Bytes of a shell's output that are quoted if it ends as it comes up."""
 START_S = 10.0
-"""Seconds to wait for a shell's greeting, which comes within 10 ms of its exec; a /bin/sh that is not a shell sends
-none."""
+"""Seconds to wait at least for a shell's greeting, which comes within 10 ms of its exec; a /bin/sh that is not a shell
+sends none."""
+_START_RATIO, _MAX_START_S = 20, 120.0
+"""Where opening the session's two streams took long, as on a loaded machine, the wait for the greeting is that many
+times as long, up to the maximum: measured, the greeting took a third of that time."""
 REAP_S = 1.0
 """Seconds until the engine knows the exit code of a process that has ended."""
 
@@ -144,7 +148,9 @@ class ShellSession:
         self._splitter = MarkSplitter()
         self._keeper_ended = self._terminal_ended = self._closed = False
         self._keeper_failure: Exception | None = None
+        began = time.monotonic()
         self._keeper, self.terminal = self._open(open_channel, {**env, "OHSANDBOX_SESSION": mark})
+        self._start_s = max(START_S, min(_MAX_START_S, _START_RATIO * (time.monotonic() - began)))
         self._greeting, self._question = secrets.token_hex(16), secrets.token_hex(16)
         self._answered = False
         """Whether the keeper has passed on our question, before which it passes on every report of the shell."""
@@ -156,7 +162,7 @@ class ShellSession:
             self._keeper.write(setup)
         threading.Thread(target=self._read, name="ohsandbox-shell", daemon=True).start()
         with self.changed:
-            self.changed.wait_for(lambda: self.pid or not self.alive, START_S)
+            self.changed.wait_for(lambda: self.pid or not self.alive, self._start_s)
         if not self.pid:
             self.close()
             raise self._not_up()
@@ -186,7 +192,7 @@ class ShellSession:
         if self.failure:
             return self.failure
         if self.exit_code is None:
-            return ShellUnusable(f"No shell came up in the sandbox within {START_S:g} s.")
+            return ShellUnusable(f"No shell came up in the sandbox within {self._start_s:.0f} s.")
         words = clean(self._background.last(_LAST_WORDS_BYTES)).strip().rpartition("\n")[2]
         said = f" and said {words!r}" if words else ""
         return ShellUnusable(f"The sandbox's shell ended with code {self.exit_code} as it came up{said}.")
