@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine.wire import Wire
 
 HELLO_TIMEOUT_S = 60.0
-"""Seconds from the exec's start to its hello: measured 32 ms when idle, 3.7 s behind an exec whose pipe a background job
-held open, 24 s beside 20 busy processes that share 2 % of a processor. A sandbox whose shell is silent is restarted,
-which ends all its processes."""
+"""Seconds from the exec's start to its hello: measured 32 ms when idle, 3.7 s behind an exec whose pipe a background
+job held open, 24 s beside 20 busy processes that share 2 % of a processor. A sandbox whose shell is silent is
+restarted, which ends all its processes."""
 _HELLO_LIMIT_BYTES = 64 * 1024
 """Maximum size of output before the hello, as from a shell that prints at its start; runc's longest was 400 bytes."""
 _MAX_ARGUMENT_BYTES = 128 * 1024 - 1
