@@ -19,10 +19,13 @@ _RENAMING = re.compile(
 )
 """What makes no name in another directory, and none that begins with a dot; rename(1) of util-linux takes two texts."""
 _NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
-_BOUND = re.compile(r"(?<![.\w])(?:const|let)\s{1,9}(\w+)")
+_BOUND = re.compile(r"(?<![.\w])const\s{1,9}(\w+)")
 """A name that JavaScript binds: it may be used, though not as the name of a property (`x.constructor`)."""
 _UNBOUND = re.compile(r"\.\s|\bfor\b|\brequire\b|\bvar\b")
-"""Where a name may be a property's, bound in a loop alone, or, with `var`, that of the global object."""
+"""Where a name may be a property's, bound in a loop alone, or, with `var`, that of the global object.
+
+`let` before the end of a line may be a name, too.
+"""
 _DEFAULT_VARIABLE = re.compile(r"\$[_\d]\b")
 """Perl's `$_` and `$1`."""
 _MATCH = re.compile(r"(?<=[\s(~!])/(?:[^/\\\n@$(#`]|\\[\w.])+/[gimsx]*(?=[\s;)]|$)")
