@@ -94,7 +94,7 @@ _RULES = (
              r"\0-D\0?\w*(?:LAUNCHER|COMMAND|PROGRAM|EMULATOR|CLANG_TIDY|CPPCHECK|COMPILER|LINKER|EXECUTABLE|RANLIB|STRIP"
              r"|_(?:AR|NM|LD|AS))(?::\w+)?=(?:/(?!workspace/|usr/|opt/|nix/)|~|\.\.|[^\0]*[;\s])")),
     Rule("gdb", "HIGH", "Gives {name} a text that it may run.", text=re.compile(
-         r"\0--?(?:i?ex?|i?ev[\w-]*|init-e[\w-]*)[\0=](?!(?:r|run|c|continue|n|next|s|step|q|quit|finish|up|down|list|where|disas\w*"
+         r"\0--?(?:i?ex?|eiex|i?ev[\w-]*|(?:early-)?init-e[\w-]*)[\0=](?!(?:r|run|c|continue|n|next|s|step|q|quit|finish|up|down|list|where|disas\w*"
          r"|(?:thread apply all )?(?:bt|backtrace)(?: full)?|info [\w -]+|b(?:reak)? [\w.:/]+|frame \d+"
          r"|p(?:rint)? [\w.*&]+|set (?:pagination|confirm|print \w+) \w+)\0)")),
     Rule("pdflatex xelatex lualatex latex", "MEDIUM", "Gives {name} code.", text=re.compile(r"\0\\")),
