@@ -141,7 +141,7 @@ _RULES = (
          words="delete apply exec drain replace scale create edit patch label annotate set expose autoscale cordon "
          "uncordon taint run debug cp undo restart pause resume"),
     Rule("kubectl oc", "HIGH", "Takes keys out of a store.",
-         text=re.compile(r"\A(?=.*[\0,]secrets?[\0/,.])(?=.*\0(?:-o|--output))", re.DOTALL)),
+         text=re.compile(r"\A(?=.*[\0,](?i:secrets?)[\0/,.])(?=.*\0(?:-o|--output))", re.DOTALL)),
     Rule("terraform tofu", "HIGH", _PUBLISHES, words="destroy apply rm push delete taint untaint import force-unlock"),
     Rule("aws", "HIGH", _PUBLISHES, words="rm cp sync mv delete-object terminate-instances"),
     Rule("gcloud", "HIGH", _PUBLISHES, words="delete deploy"),
