@@ -258,7 +258,7 @@ class _Rules:
             self._shell_inside(inner.text, outer, depth)
         elif inner.language == "python":
             self.code(read_python(inner.text), inner.text, like=outer, depth=depth)
-        elif not is_harmless(inner.text, outer.program):
+        elif not is_harmless(inner.text, outer):
             self.note(Finding("HIGH", f"Code for {outer.program}, which the rules cannot read."))
             self._each(approximate_commands(inner.text[:MAX_CHARS], outer), _MAX_DEPTH)
 
