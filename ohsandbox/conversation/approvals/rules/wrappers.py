@@ -26,6 +26,8 @@ _LINKER_WORDS = re.compile(r"[\s'\",]+")
 """What is between the words of options that are handed on; gcc(1), -Wl: commas, too."""
 
 _CODE_OPTIONS = frozenset({"-c", "-e", "--code", "--command", "--eval", "--execute"})
+_CONSOLES = names("shell shell_plus dbshell tinker console")
+"""Sub-commands of frameworks' scripts that run what they read."""
 _CALL = re.compile(r"\w\s{0,3}\(|`|\$\(|;")
 
 MAX_WRAPPED = 16
@@ -167,11 +169,13 @@ class _InterpreterScript(NamedTuple):
     code: tuple[str, ...] = ()
     file: str = ""
     module: str = ""
+    is_console: bool = False
+    """Whether the file runs what it reads: `manage.py shell`."""
 
     @property
     def reads_stdin(self) -> bool:
         """Whether it runs its stdin, or is interactive."""
-        return not (self.code or self.file or self.module)
+        return self.is_console or not (self.code or self.file or self.module)
 
 
 def script_of(command: SimpleCommand) -> _InterpreterScript:
@@ -181,7 +185,9 @@ def script_of(command: SimpleCommand) -> _InterpreterScript:
     arguments = arguments_of(command)
     code = tuple(item.text for item in arguments.of_kind("code", "python"))
     files = [item.text for item in arguments.of_kind("script", "project") if not item.option]
-    return _InterpreterScript(code, "".join(files).removeprefix("-"), "".join(arguments.command[:1]))
+    file = "".join(files).removeprefix("-")
+    is_console = basename(file) in {"manage.py", "artisan", "rails"} and not _CONSOLES.isdisjoint(command.operands)
+    return _InterpreterScript(code, file, "".join(arguments.command[:1]), is_console)
 
 
 def _shell_script(arguments: Sequence[str]) -> _InterpreterScript:
