@@ -220,6 +220,7 @@ NOT_HIGH = [
     "go test $(go list ./... | grep -v gen)",
     "find . -name x -exec cat {} +",
     "cmake -DCMAKE_C_COMPILER=/usr/bin/clang .",
+    "indent() { sed 's/^/  /'; }; ls | indent | indent",
 ]
 
 

@@ -185,8 +185,6 @@ class _Rules:
         if self._work > _MAX_WORK:
             self.note(Finding("HIGH", f"It runs more than {_MAX_WORK} commands, which the rules do not read."))
             return
-        if command.program in functions & command.fed:
-            self.note(Finding("HIGH", "Looks like a fork bomb."))
         self._place_in_text(command)
         variables = Arguments(None, [*variable_arguments(command)])
         if variables.items:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox import host_programs
+from ohsandbox.conversation.approvals.rules import Finding
 from ohsandbox.conversation.approvals.rules.arithmetic import Arithmetic
 from ohsandbox.conversation.approvals.rules.shell_words import (
     COMPUTED,
@@ -30,8 +31,6 @@ from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from ohsandbox.conversation.approvals.rules import Finding
 
 MAX_CHARS = 64 * 1024
 """Limit of a text. Its syntax tree is up to 600 times as long; parsing any 64 KiB took under 4 s on a loaded
@@ -142,7 +141,7 @@ def is_option(word: str, options: Collection[str]) -> bool:
 
 
 class Reading(NamedTuple):
-    """Commands of a text, the names of functions that it defines, and findings in its arithmetic."""
+    """Commands of a text, the names of functions that it defines, and findings in its arithmetic and functions."""
 
     commands: list[SimpleCommand]
     functions: frozenset[str]
@@ -157,7 +156,7 @@ def parse_commands(text: str, *, cwd: str, variables: Mapping[str, str] | None =
     """
     reader = _TreeWalker(cwd, variables or {})
     reader.walk(_syntax_tree(text))
-    return Reading(reader.commands, frozenset(reader.functions), reader.arithmetic_findings())
+    return Reading(reader.commands, frozenset(reader.functions), reader.findings())
 
 
 def basename(word: str) -> str:
@@ -244,6 +243,10 @@ class _Context(NamedTuple):
     """One item, which `cd` replaces for all commands of the same shell."""
     pipe: _Pipe | None = None
     consumer: str = ""
+    inside: frozenset[str] = frozenset()
+    """The functions of which it is in the body."""
+    is_aside: bool = False
+    """Whether it runs beside other commands of the function: in a pipe, or in the background."""
 
     def subshell(self, pipe: _Pipe | None = None) -> _Context:
         return self._replace(directory=list(self.directory), pipe=pipe or self.pipe)
@@ -263,9 +266,11 @@ class _TreeWalker:
         self._values: dict[str, list[str]] = {name: [value] for name, value in variables.items()}
         self._cwd = cwd
         self._arithmetic = Arithmetic()
+        self._is_bomb = False
 
-    def arithmetic_findings(self) -> tuple[Finding, ...]:
-        return tuple(self._arithmetic.findings(self._values))
+    def findings(self) -> tuple[Finding, ...]:
+        bombs = [Finding("HIGH", "Looks like a fork bomb.")] if self._is_bomb else []
+        return (*bombs, *self._arithmetic.findings(self._values))
 
     def walk(self, tree: Any) -> None:
         stack: list[_Visit] = [(tree, _Context([self._cwd]))]
@@ -293,7 +298,9 @@ class _TreeWalker:
             yield node.get("Stmts"), at.subshell(_Pipe(frozenset({at.consumer} - {""})) if node["Op"] == ">(" else None)
         else:
             if kind == "FuncDecl":
-                self.functions.add((node.get("Name") or {}).get("Value", ""))
+                name = (node.get("Name") or {}).get("Value", "")
+                self.functions.add(name)
+                at = at._replace(inside=at.inside | {name}, is_aside=False)
             elif kind == "ForClause":
                 self._loop(node.get("Loop") or {})
             yield from ((value, at) for value in node.values() if isinstance(value, dict | list))
@@ -302,9 +309,10 @@ class _TreeWalker:
         """A command with its redirections; commands nested in its words and texts come after it."""
         command, redirections = node.get("Cmd") or {}, node.get("Redirs") or []
         if node.get("Background"):
-            at = at.subshell()
+            at = at.subshell()._replace(is_aside=True)
         if command.get("Type") in {None, "CallExpr", "DeclClause"}:
             program = self._simple(command, redirections, at)
+            self._is_bomb |= at.is_aside and program in at.inside
             self._arithmetic.look(command)
             parts = [command.get("Assigns"), command.get("Args"), redirections]
             yield parts, at._replace(consumer=program or at.consumer)
@@ -407,6 +415,7 @@ def _stages(node: _Node, at: _Context) -> Iterator[_Visit]:
         stages.append(first["Cmd"].get("Y"))
         first = first["Cmd"].get("X") or {}
     pipe = _Pipe(at.pipe.upstream, at.pipe.text) if at.pipe else _Pipe()
+    at = at._replace(is_aside=True)
     yield first, at.subshell(pipe)
     for stage in reversed(stages):
         yield None, pipe
