@@ -77,7 +77,6 @@ _RULES = (
     Rule("ssh ssh-copy-id scp sftp ftp tftp nc ncat netcat socat telnet", "HIGH", _REMOTE),
     Rule("rsync", "HIGH", _REMOTE, text=re.compile(r"\0(?!-)(?:[\w.-]+@)?[\w.-]+:(?!\\)|\0rsync://")),
     Rule("rsync", "MEDIUM", "Deletes at the target what the source has not.", "--delete --remove-source-files"),
-    Rule("parallel", "MEDIUM", _RUNS_TEXT, text=re.compile(r"\A(?:\0-[^\0]*)*\0\Z")),
     Rule("systemd-run chroot", "HIGH", "Runs a program beyond this shell ({name})."),
     Rule("git credential credential-store credential-cache", "HIGH", "Takes keys out of a store."),
     Rule("gh gcloud az aws", "HIGH", "Takes keys out of a store.",
@@ -354,6 +353,12 @@ def _awk(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
         yield Finding("MEDIUM", "An awk program of a file, which the rules do not read.")
 
 
+def _parallel(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
+    """Without a command, the lines of its input are commands."""
+    if not any(arguments_of(command).of_kind("shell")):
+        yield Finding("MEDIUM", _RUNS_TEXT.format(name=command.program))
+
+
 def _perl(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
     """perlfunc(1), open: `<>` opens names with two arguments, so `x|` and `|x` are commands, and `>x` is written."""
     for item in arguments_of(command).of_kind("read", "script"):
@@ -404,6 +409,7 @@ _BY_TARGET: dict[str, Callable[[SimpleCommand, str], Iterator[Finding]]] = {
     "rimraf": lambda command, workdir: _rm(command._replace(arguments=("-r", *command.arguments)), workdir),
     "git": git_findings,
     "mv": _move,
+    "parallel": _parallel,
     "perl": _perl,
     "ln": _link,
     "kill": _kill,
