@@ -156,7 +156,11 @@ _RULES = (
     Rule("rails", "HIGH", _RUNS_TEXT, text=re.compile(r"\0(?:runner|r)\0(?![\w./-]+\.rb\0)")),
     Rule("rails rake mix php python python3 manage.py django-admin sequelize typeorm knex prisma alembic", "MEDIUM",
          _CHANGES_DATA, words="db:drop db:reset db:purge db:wipe migrate:fresh migrate:reset migrate:refresh "
-         "schema:drop ecto.drop ecto.reset flush reset_db reset downgrade"),
+         "schema:drop ecto.drop ecto.reset"),
+    Rule("rails rake mix manage.py django-admin sequelize typeorm knex prisma alembic", "MEDIUM", _CHANGES_DATA,
+         words="flush reset_db reset downgrade"),
+    Rule("python python3", "MEDIUM", _CHANGES_DATA,
+         text=re.compile(r"\0(?:[^\0]*/)?manage\.py\0(?:[^\0]*\0){0,3}(?:flush|reset_db)\0")),
     Rule("dropdb dropuser", "HIGH", "Deletes a database or a user of it."),
     Rule("sqlite3 psql mysql mariadb duckdb", "MEDIUM", _CHANGES_DATA, text=re.compile(
          r"\b(?:delete\s{1,9}from|update\s{1,9}\S{1,99}\s{1,9}set|alter\s{1,9}(?:table|user|role|database)|grant|revoke|drop)\b",
