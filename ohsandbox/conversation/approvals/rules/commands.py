@@ -34,6 +34,7 @@ from ohsandbox.conversation.approvals.rules.wrappers import (
     hazards_in,
     inner_of,
     is_interpreter,
+    runs_input,
     script_of,
 )
 
@@ -196,7 +197,7 @@ class _Rules:
                 return
         if command.program:
             self._program(command, functions, depth)
-        if is_interpreter(command.program):
+        if is_interpreter(command.program) or runs_input(command):
             self._interpreter(command)
         elif command.program in _SMALL_LANGUAGES:
             self._small_language(command, depth)
@@ -221,13 +222,14 @@ class _Rules:
             self.note(Finding("HIGH", f"Runs what it downloads: {quoted(command.path)}."))
         elif "/" in command.path and not is_script and not _INSTALLED.match(command.path):
             self.note(Finding("MEDIUM", f"Runs {quoted(command.path)}, which is not a file of the workspace."))
-        if arguments.usage is None and not is_ruled(command.program):
+        is_unknown = arguments.usage is None and not is_ruled(command.program)
+        is_fed = command.stdin is not None or command.fed & (_FOREIGN | {"echo", "printf"})
+        if is_unknown:
             self.note(Finding("MEDIUM", f"The rules do not know {quoted(command.program)}."))
-            is_fed = command.stdin is not None or command.fed & (_FOREIGN | {"echo", "printf"})
-            if is_fed or command.program in _OTHER_SHELLS:
-                self.note(
-                    Finding("HIGH", f"Gives {command.program}, which the rules do not know, a text that it may run.")
-                )
+        if (is_unknown and (is_fed or command.program in _OTHER_SHELLS)) or (
+            is_fed and _is_unjudged(arguments) and not _ANSWER.fullmatch(command.stdin or "-")
+        ):
+            self.note(Finding("HIGH", f"Gives {command.program}, which the rules do not know, a text that it may run."))
         if arguments.usage is None or any(arguments.of_kind("asks", "command", UNKNOWN)):
             self._each(hazards_in(command), depth)
 
@@ -303,11 +305,10 @@ class _Rules:
         script = script_of(command)
         for item in arguments_of(command).of_kind("preload"):
             self._script(item.text, command)
-        if script.file:
-            if not self._script(script.file, command):
-                risk: Literal["MEDIUM", "HIGH"] = "HIGH" if set(script.file) & set("$`") else "MEDIUM"
-                self.note(Finding(risk, f"Runs {quoted(script.file)}, which is not a file of the workspace."))
-        elif script.reads_stdin and command.arguments[:1] not in _SAYS_VERSION:
+        if script.file and not self._script(script.file, command):
+            risk: Literal["MEDIUM", "HIGH"] = "HIGH" if set(script.file) & set("$`") else "MEDIUM"
+            self.note(Finding(risk, f"Runs {quoted(script.file)}, which is not a file of the workspace."))
+        if runs_input(command) and command.arguments[:1] not in _SAYS_VERSION:
             if command.computed:
                 self.note(Finding("HIGH", f"Runs a text that the shell computes ({command.program})."))
             elif command.stdin is None:
@@ -319,7 +320,7 @@ class _Rules:
         """Check what the command reads through a pipe and which program runs its output."""
         name, sources = command.program, command.fed
         listed = ", ".join(sorted(map(quoted, sources))[:5])
-        if sources and is_interpreter(name) and script_of(command).reads_stdin:
+        if sources and runs_input(command):
             if sources & DOWNLOADERS:
                 self.note(Finding("HIGH", f"Runs what it downloads with {name}."))
             elif sources & (_DECODERS - {"printf"}):
@@ -356,3 +357,10 @@ class _Rules:
                 before, was_foreign = self._files.get(target, ("", False))
                 whole = None if text is None or before is None else before + text
                 self._files[target] = (whole, was_foreign or name in _FOREIGN or bool(decoded))
+
+
+def _is_unjudged(arguments: Arguments) -> bool:
+    """Whether the table knows the program, and does not say what it does with its input."""
+    usage = arguments.usage
+    is_pager = usage is not None and "--pager" in usage.options
+    return usage is not None and not is_pager and not {"asks*", "unknown*"}.isdisjoint(usage.operands)

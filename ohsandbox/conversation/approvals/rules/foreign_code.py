@@ -15,7 +15,7 @@ _STRING = re.compile(r"'(?:[^'\\\n#$@`]|\\[nt])*'|\"(?:[^\"\\\n#$@`]|\\[nt])*\""
 _JSON_FILE = re.compile(r"\brequire\s{0,3}\(\s{0,3}(?:'\./[\w./-]+\.json'|\"\./[\w./-]+\.json\")\s{0,3}\)")
 _RENAMES = frozenset({"rename", "prename", "file-rename"})
 _RENAMING = re.compile(
-    r"s/\\\.\w+\$/\.(?!pth/)\w+/i?|s/(?:[^\\\n(@$/]|\\[^\n/]|\$(?=/))+/\w[\w-]*/[gi]{0,2}|"
+    r"s/\\\.\w+\$/\.(?!pth/)\w+/i?|s/(?:[^\\\n(@$/]|\\[^\n/]|\$(?=/))+/(?!\w*pth/)\w[\w-]*/[gi]{0,2}|"
     r"(?:y|tr)/(?:A-Z/a-z|a-z/A-Z)/|\.\w+"
 )
 """Substitutions of Perl that put no dot at the beginning of a name that has none there, nor `/`.
@@ -28,12 +28,12 @@ _SUBSTITUTION = re.compile(
 )
 """One substitution of Perl. perlop(1): `$x[...]`, `${...}`, `@...` and `(?{...})` in its parts hold code."""
 _NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
-_BOUND = re.compile(r"(?<![.\w])const\s{1,9}(\w+)")
+_BOUND = re.compile(r"(?:\A|[;\n])[ \t]{0,9}const\s{1,9}(\w+)\s{0,9}=")
 """A name that JavaScript binds: it may be used, though not as the name of a property (`x.constructor`)."""
-_UNBOUND = re.compile(r"\.\s|\bfor\b|\brequire\b|\bvar\b")
+_UNBOUND = re.compile(r"\.\s|\bfor\b|\brequire\b|\bvar\b|<!--|-->")
 """Where a name may be a property's, bound in a loop alone, or, with `var`, that of the global object.
 
-`let` before the end of a line may be a name, too.
+`let` before the end of a line may be a name, too, and after `<!--` and `-->` there may be a comment.
 """
 _DEFAULT_VARIABLE = re.compile(r"\$[_\d]\b")
 """Perl's `$_` and `$1`."""

@@ -93,7 +93,7 @@ _RULES = (
              r"\0-D\0?\w*(?:LAUNCHER|COMMAND|PROGRAM|EMULATOR|CLANG_TIDY|CPPCHECK|COMPILER|LINKER|EXECUTABLE|RANLIB|STRIP"
              r"|_(?:AR|NM|LD|AS))(?::\w+)?=(?:/(?!workspace/|usr/|opt/|nix/)|~|\.\.|[^\0]*[;\s])")),
     Rule("gdb", "HIGH", "Gives {name} a text that it may run.", text=re.compile(
-         r"\0--?(?:i?ex?|eiex|i?ev[\w-]*|(?:early-)?init-e[\w-]*)[\0=](?!(?:r|run|c|continue|n|next|s|step|q|quit|finish|up|down|list|where|disas\w*"
+         r"\0--?(?:e?i?ex?|i?ev[\w-]*|(?:early-)?init-e[\w-]*)[\0=](?!(?:r|run|c|continue|n|next|s|step|q|quit|finish|up|down|list|where|disas\w*"
          r"|(?:thread apply all )?(?:bt|backtrace)(?: full)?|info [\w -]+|b(?:reak)? [\w.:/]+|frame \d+"
          r"|p(?:rint)? [\w.*&]+|set (?:pagination|confirm|print \w+) \w+)\0)")),
     Rule("pdflatex xelatex lualatex latex", "MEDIUM", "Gives {name} code.", text=re.compile(r"\0\\")),
@@ -140,7 +140,8 @@ _RULES = (
          words="delete apply exec drain replace scale create edit patch label annotate set expose autoscale cordon "
          "uncordon taint run debug cp undo restart pause resume"),
     Rule("kubectl oc", "HIGH", "Takes keys out of a store.",
-         text=re.compile(r"\A(?=.*[\0,](?i:secrets?)[\0/,.])(?=.*\0(?:-o|--output))", re.DOTALL)),
+         text=re.compile(r"\A(?=.*[\0,/](?i:secrets?)[\0/,.?])(?=.*\0(?:-o|--output|--template|--raw))"
+             r"|\A(?:\0[^\0]*){0,5}\0config\0view(?:\0[^\0]*){0,5}\0--raw\b", re.DOTALL)),
     Rule("terraform tofu", "HIGH", _PUBLISHES, words="destroy apply rm push delete taint untaint import force-unlock"),
     Rule("aws", "HIGH", _PUBLISHES, words="rm cp sync mv delete-object terminate-instances"),
     Rule("gcloud", "HIGH", _PUBLISHES, words="delete deploy"),
@@ -154,13 +155,12 @@ _RULES = (
          text=re.compile(r"\0(?:prune|rm|rmi)\0")),
 
     Rule("rails", "HIGH", _RUNS_TEXT, text=re.compile(r"\0(?:runner|r)\0(?![\w./-]+\.rb\0)")),
-    Rule("rails rake mix php python python3 manage.py django-admin sequelize typeorm knex prisma alembic", "MEDIUM",
-         _CHANGES_DATA, words="db:drop db:reset db:purge db:wipe migrate:fresh migrate:reset migrate:refresh "
-         "schema:drop ecto.drop ecto.reset"),
+    Rule("rails rake mix php artisan console sequelize typeorm knex prisma", "MEDIUM", _CHANGES_DATA, text=re.compile(
+         r"\0(?:[\w-]+:){0,3}(?:db|database|migrate|schema|ecto)[:.](?:drop|reset|purge|wipe|fresh|refresh|truncate)\b")),
     Rule("rails rake mix manage.py django-admin sequelize typeorm knex prisma alembic", "MEDIUM", _CHANGES_DATA,
-         words="flush reset_db reset downgrade"),
+         words="flush reset_db reset downgrade zero"),
     Rule("python python3", "MEDIUM", _CHANGES_DATA,
-         text=re.compile(r"\0(?:[^\0]*/)?manage\.py\0(?:[^\0]*\0){0,3}(?:flush|reset_db)\0")),
+         text=re.compile(r"\0(?:[^\0]*/)?manage\.py\0(?:[^\0]*\0){0,3}(?:flush|reset_db|zero)\0")),
     Rule("dropdb dropuser", "HIGH", "Deletes a database or a user of it."),
     Rule("sqlite3 psql mysql mariadb duckdb", "MEDIUM", _CHANGES_DATA, text=re.compile(
          r"\b(?:delete\s{1,9}from|update\s{1,9}\S{1,99}\s{1,9}set|alter\s{1,9}(?:table|user|role|database)|grant|revoke|drop)\b",
@@ -357,12 +357,6 @@ def _awk(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
         yield Finding("MEDIUM", "An awk program of a file, which the rules do not read.")
 
 
-def _parallel(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    """Without a command, the lines of its input are commands."""
-    if not any(arguments_of(command).of_kind("shell")):
-        yield Finding("MEDIUM", _RUNS_TEXT.format(name=command.program))
-
-
 def _perl(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
     """perlfunc(1), open: `<>` opens names with two arguments, so `x|` and `|x` are commands, and `>x` is written."""
     for item in arguments_of(command).of_kind("read", "script"):
@@ -413,7 +407,6 @@ _BY_TARGET: dict[str, Callable[[SimpleCommand, str], Iterator[Finding]]] = {
     "rimraf": lambda command, workdir: _rm(command._replace(arguments=("-r", *command.arguments)), workdir),
     "git": git_findings,
     "mv": _move,
-    "parallel": _parallel,
     "perl": _perl,
     "ln": _link,
     "kill": _kill,

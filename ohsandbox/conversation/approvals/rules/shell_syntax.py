@@ -49,6 +49,9 @@ _MAX_CANDIDATES = 8
 """Limit of the values of a variable that are tried."""
 
 _MAX_FED = 32
+_MAX_FUNCTIONS = 16
+"""Limit of functions that are followed from one that runs beside others."""
+
 _MAX_DIRECTORY_CHARS = 512
 """Limit of a tracked directory: rules on paths would take longer with each `cd`."""
 
@@ -266,11 +269,23 @@ class _TreeWalker:
         self._values: dict[str, list[str]] = {name: [value] for name, value in variables.items()}
         self._cwd = cwd
         self._arithmetic = Arithmetic()
-        self._is_bomb = False
+        self._calls: dict[str, set[str]] = {}
+        """The programs that each function runs."""
+        self._asides: set[tuple[str, str]] = set()
+        """Functions, each with a program that it runs beside others."""
 
     def findings(self) -> tuple[Finding, ...]:
-        bombs = [Finding("HIGH", "Looks like a fork bomb.")] if self._is_bomb else []
+        is_bomb = any(name in self._called_by(program) for name, program in self._asides if program in self.functions)
+        bombs = [Finding("HIGH", "Looks like a fork bomb.")] if is_bomb else []
         return (*bombs, *self._arithmetic.findings(self._values))
+
+    def _called_by(self, name: str) -> set[str]:
+        """The function and those that it calls, also by way of others, as far as _MAX_FUNCTIONS."""
+        reached = [name]
+        for caller in reached:
+            if len(reached) < _MAX_FUNCTIONS:
+                reached += (self._calls.get(caller, set()) & self.functions).difference(reached)
+        return {*reached}
 
     def walk(self, tree: Any) -> None:
         stack: list[_Visit] = [(tree, _Context([self._cwd]))]
@@ -295,12 +310,17 @@ class _TreeWalker:
         elif kind in {"Subshell", "CmdSubst"}:
             yield node.get("Stmts"), at.subshell()
         elif kind == "ProcSubst":
-            yield node.get("Stmts"), at.subshell(_Pipe(frozenset({at.consumer} - {""})) if node["Op"] == ">(" else None)
+            pipe = _Pipe(frozenset({at.consumer} - {""})) if node["Op"] == ">(" else None
+            yield node.get("Stmts"), at.subshell(pipe)._replace(is_aside=True)
         else:
             if kind == "FuncDecl":
                 name = (node.get("Name") or {}).get("Value", "")
                 self.functions.add(name)
-                at = at._replace(inside=at.inside | {name}, is_aside=False)
+                at = at._replace(
+                    inside=frozenset({*at.inside, name} if len(at.inside) < _MAX_FED else at.inside), is_aside=False
+                )
+            elif kind == "CoprocClause":
+                at = at._replace(is_aside=True)
             elif kind == "ForClause":
                 self._loop(node.get("Loop") or {})
             yield from ((value, at) for value in node.values() if isinstance(value, dict | list))
@@ -312,7 +332,9 @@ class _TreeWalker:
             at = at.subshell()._replace(is_aside=True)
         if command.get("Type") in {None, "CallExpr", "DeclClause"}:
             program = self._simple(command, redirections, at)
-            self._is_bomb |= at.is_aside and program in at.inside
+            for name in at.inside:
+                self._calls.setdefault(name, set()).add(program)
+            self._asides |= {(name, program) for name in at.inside} if at.is_aside else set()
             self._arithmetic.look(command)
             parts = [command.get("Assigns"), command.get("Args"), redirections]
             yield parts, at._replace(consumer=program or at.consumer)

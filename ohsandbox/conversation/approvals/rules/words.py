@@ -151,13 +151,15 @@ def _closer_kind(item: Argument) -> str:
         return "runs"
     if kind == "archive" and re.match(r"[^/]+:", text):
         return "anywhere"
-    if (kind == "plugin" and not text.startswith("no:")) or (
-        kind == "assign" and item.option[:1] == "-" and "=-" in text
+    if (
+        (kind == "plugin" and not text.startswith("no:"))
+        or (kind == "assign" and item.option[:1] == "-" and "=-" in text)
+        or (kind == "read" and is_remote)
     ):
         return "asks"
     if kind == "name" and text in RUN_BY_SHELL:
         return "sets"
-    return "" if kind == "asks" and not item.option else kind
+    return "" if item.kind == "asks" and not item.option else kind
 
 
 def options_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Finding]:

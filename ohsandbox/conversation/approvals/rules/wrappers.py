@@ -26,7 +26,8 @@ _LINKER_WORDS = re.compile(r"[\s'\",]+")
 """What is between the words of options that are handed on; gcc(1), -Wl: commas, too."""
 
 _CODE_OPTIONS = frozenset({"-c", "-e", "--code", "--command", "--eval", "--execute"})
-_CONSOLES = names("shell shell_plus dbshell tinker console")
+_FRAMEWORKS = names("manage.py django-admin artisan rails")
+_CONSOLES = names("shell shell_plus dbshell tinker console c dbconsole db repl")
 """Sub-commands of frameworks' scripts that run what they read."""
 _CALL = re.compile(r"\w\s{0,3}\(|`|\$\(|;")
 
@@ -56,10 +57,22 @@ _MAX_HAZARDS = 3
 @functools.lru_cache(256)
 def is_interpreter(program: str) -> bool:
     """Whether the program runs code from its arguments or from stdin."""
-    if program in SHELLS:
+    if program in SHELLS or program == "parallel":
         return True
     usage = usage_of(program)
     return usage is not None and "script" in usage.operands[:2] and not {"code", "python"}.isdisjoint(usage.kinds)
+
+
+def runs_input(command: SimpleCommand) -> bool:
+    """Whether the command runs its stdin, or is interactive: an interpreter alone, or a framework's console."""
+    is_alone, name = False, command.program
+    if is_interpreter(name):
+        script = script_of(command)
+        is_alone, name = not any(script), basename(script.file)
+    is_script = "/" in command.path and name == command.program
+    words = command.operands if name in _FRAMEWORKS else command.operands[:1] if is_script else ()
+    is_given_code = any(word.split("=", 1)[0] in _CODE_OPTIONS for word in command.arguments)
+    return is_alone or not (is_given_code or _CONSOLES.isdisjoint(words))
 
 
 def inner_of(command: SimpleCommand) -> Iterator[InnerCommand]:
@@ -78,7 +91,7 @@ def inner_of(command: SimpleCommand) -> Iterator[InnerCommand]:
         yield InnerCommand("shell", " ".join(joined))
         items = [item for item in items if item.text not in joined or " " in item.text]
     for item in items:
-        if item.kind in {"shell", "python", "code"} and item.text:
+        if item.kind == "code" or (item.kind in {"shell", "python"} and item.text):
             yield InnerCommand(cast("Language", item.kind), item.text)
         elif item.kind.startswith(OPTIONS):
             program = item.kind.removeprefix(OPTIONS).split("_")
@@ -86,8 +99,9 @@ def inner_of(command: SimpleCommand) -> Iterator[InnerCommand]:
             argv = [" ".join(program[:2]), *program[2:], *filter(None, words)]
             yield InnerCommand("options", "", command.running(argv)._replace(assigned=()))
     yield from _code_for_script(command)
-    if command.stdin is not None and is_interpreter(name) and script_of(command).reads_stdin:
-        yield InnerCommand(_language(name), command.stdin)
+    if command.stdin is not None and runs_input(command):
+        is_sql = not {"dbshell", "dbconsole", "db"}.isdisjoint(command.operands)
+        yield InnerCommand("code" if is_sql else _language(name), command.stdin)
     if arguments.command:
         yield InnerCommand("shell", "", command.running(_with_input(name, arguments)))
 
@@ -109,7 +123,8 @@ def _code_for_script(command: SimpleCommand) -> Iterator[InnerCommand]:
 
 
 def _language(program: str) -> Language:
-    return "shell" if program in SHELLS else "python" if PYTHONS.fullmatch(program) else "code"
+    is_python = PYTHONS.fullmatch(program) or program in {"manage.py", "django-admin"}
+    return "shell" if program in SHELLS | {"parallel"} else "python" if is_python else "code"
 
 
 def _with_input(name: str, arguments: Arguments) -> Sequence[str]:
@@ -169,13 +184,6 @@ class _InterpreterScript(NamedTuple):
     code: tuple[str, ...] = ()
     file: str = ""
     module: str = ""
-    is_console: bool = False
-    """Whether the file runs what it reads: `manage.py shell`."""
-
-    @property
-    def reads_stdin(self) -> bool:
-        """Whether it runs its stdin, or is interactive."""
-        return self.is_console or not (self.code or self.file or self.module)
 
 
 def script_of(command: SimpleCommand) -> _InterpreterScript:
@@ -183,11 +191,9 @@ def script_of(command: SimpleCommand) -> _InterpreterScript:
     if command.program in SHELLS:
         return _shell_script(command.arguments)
     arguments = arguments_of(command)
-    code = tuple(item.text for item in arguments.of_kind("code", "python"))
+    code = tuple(item.text for item in arguments.of_kind("code", "python", "shell"))
     files = [item.text for item in arguments.of_kind("script", "project") if not item.option]
-    file = "".join(files).removeprefix("-")
-    is_console = basename(file) in {"manage.py", "artisan", "rails"} and not _CONSOLES.isdisjoint(command.operands)
-    return _InterpreterScript(code, file, "".join(arguments.command[:1]), is_console)
+    return _InterpreterScript(code, "".join(files).removeprefix("-"), "".join(arguments.command[:1]))
 
 
 def _shell_script(arguments: Sequence[str]) -> _InterpreterScript:
