@@ -7,6 +7,7 @@ sandbox that can write the directory above could put one there between two of ou
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -27,9 +28,15 @@ PRIVATE_FILE_MODE = 0o600
 _LOCK_POLL_S = 0.1
 """Interval at which a lock is tried while its wait can be cancelled."""
 _CHUNK_BYTES = 1024 * 1024
+MAX_RECORD_BYTES = 16 * 1024**2
+"""Largest record of ours that is read: our own have at most some hundred KB."""
+MAX_CONTENT_BYTES = 1024**3
+"""Largest stored content that is read: one text of a conversation, or the list of all files of a snapshot."""
 SHA256_NAME = re.compile(r"[0-9a-f]{64}")
 """Name of a file that is named by the SHA-256 of its content. Any other name could be a path to another file."""
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_SAFELY = os.O_CLOEXEC | os.O_NONBLOCK
+"""Opening a FIFO must not hang."""
 
 sync_data = getattr(os, "fdatasync", os.fsync)
 """Sync a file's data to disk; macOS has no fdatasync."""
@@ -99,10 +106,9 @@ def open_regular(path: Path, access: int, *, name: str, inside: Path | None = No
     Raises:
         UsageError: it cannot be opened, or is not a regular file.
     """
-    flags = access | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not hang
     try:
         with _parent(path, inside) as parent:
-            descriptor = os.open(path.name, flags, PRIVATE_FILE_MODE, dir_fd=parent)
+            descriptor = os.open(path.name, access | _SAFELY | os.O_NOFOLLOW, PRIVATE_FILE_MODE, dir_fd=parent)
     except OSError as error:
         is_link = path.is_symlink() or path.parent.is_symlink()
         reason = "it is, or lies in, a symbolic link; move it away" if is_link else str(error.strerror)
@@ -111,6 +117,38 @@ def open_regular(path: Path, access: int, *, name: str, inside: Path | None = No
         return descriptor
     os.close(descriptor)
     raise UsageError(f"{name} {str(path)!r} is not a regular file. Move it away.")
+
+
+def read_regular(
+    path: Path, *, limit_bytes: int = MAX_RECORD_BYTES, inside: Path | None = None, follow: bool = False
+) -> bytes:
+    """Return the content of a regular file, without waiting for anything and without reading more than limit_bytes.
+
+    The one way to read a file below the state directory at once; `open_regular` is for what is read in pieces.
+
+    Args:
+        path: the file.
+        limit_bytes: the largest content that is returned.
+        inside: see `open_regular`.
+        follow: whether links are followed, for files that a person may have put elsewhere.
+
+    Raises:
+        OSError: it is not there, cannot be read, is or lies in a symlink that is not followed, is no regular file
+            (EINVAL), or is larger (EFBIG).
+    """
+    with contextlib.nullcontext() if follow else _parent(path, inside) as parent:
+        flags = os.O_RDONLY | _SAFELY | (0 if follow else os.O_NOFOLLOW)
+        descriptor = os.open(path if follow else path.name, flags, dir_fd=parent)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(limit_bytes + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > limit_bytes:
+        raise OSError(errno.EFBIG, f"it has over {limit_bytes} bytes", str(path))
+    return content
 
 
 def _parent(path: Path, inside: Path | None) -> contextlib.AbstractContextManager[int]:

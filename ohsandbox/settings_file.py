@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import check_private, state_dir
-from ohsandbox.private_files import write_atomically
+from ohsandbox.private_files import read_regular, write_atomically
 from ohsandbox.strict_json import parse_json
 
 if TYPE_CHECKING:
@@ -25,16 +25,13 @@ def read_object(file: Path, *, required: bool = False) -> dict[str, Any]:
         UsageError: it is missing and required, cannot be read, is too long, or holds something else.
     """
     try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_FILE_BYTES + 1)
+        data = read_regular(file, limit_bytes=MAX_FILE_BYTES, follow=True)
     except FileNotFoundError:
         if required:
             raise UsageError(f"Settings file {str(file)!r} is not there. Make it, or leave --settings out.") from None
         return {}
     except OSError as error:
         raise UsageError(f"Settings file {str(file)!r} cannot be read: {error.strerror}. Fix or remove it.") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise UsageError(f"Settings file {str(file)!r} is over {MAX_FILE_BYTES} bytes. Fix or remove it.")
     return object_of(data, f"Settings file {str(file)!r}")
 
 

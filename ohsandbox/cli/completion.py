@@ -10,10 +10,12 @@ import json
 import os
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.paths import state_dir
+from ohsandbox.private_files import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -96,8 +98,7 @@ def _title(conversation: str) -> str:
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - as above
-            parsed = json.loads(file.read(MAX_BYTES))
+        parsed = json.loads(read_regular(Path(path), limit_bytes=MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return parsed if isinstance(parsed, dict) else {}

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ohsandbox import __version__
 from ohsandbox.errors import UsageError
-from ohsandbox.private_files import write_atomically
+from ohsandbox.private_files import read_regular, write_atomically
 
 CONVERSATION_NAME = "conversation"
 """The directory of our agent's conversation inside the agent's directory, as `ohsandbox conversations
@@ -191,7 +191,9 @@ class ResultsDirectory:
         results = {}
         for path in sorted(self.path.glob(f"trials/*/*/{_RESULT_NAME}")):
             try:
-                result = TrialResult.model_validate_json(path.read_bytes())
+                result = TrialResult.model_validate_json(read_regular(path))
+            except OSError as error:
+                raise UsageError(f"{path} cannot be read: {error.strerror}. Remove it, and run again.") from None
             except ValidationError as error:
                 first = error.errors()[0]
                 location = ".".join(map(str, first["loc"]))
@@ -237,7 +239,7 @@ def read_record(path: Path) -> RunRecord:
         UsageError: there is none.
     """
     try:
-        return RunRecord.model_validate_json((path / RUN_NAME).read_bytes())
+        return RunRecord.model_validate_json(read_regular(path / RUN_NAME, follow=True))
     except OSError as error:
         raise UsageError(
             f"{path} holds no results: {RUN_NAME}: {error.strerror}. Name a directory of `ohsandbox eval`."

@@ -31,7 +31,7 @@ from ohsandbox.evaluation.results import (
 )
 from ohsandbox.evaluation.trial import TrialSpec, opens_network
 from ohsandbox.evaluation.trial_sandbox import TrialOptions
-from ohsandbox.private_files import open_locked
+from ohsandbox.private_files import open_locked, read_regular
 from ohsandbox.runtime.factory import open_inventory
 
 if TYPE_CHECKING:
@@ -150,10 +150,12 @@ class Run:
         )  # fmt: skip
         path = self.results.path / RUN_NAME
         try:
-            previous = RunRecord.model_validate_json(path.read_bytes())
+            previous = RunRecord.model_validate_json(read_regular(path))
         except FileNotFoundError:
             self.results.write_json(RUN_NAME, record.model_dump_json(indent=2) + "\n")
             return record
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}. Name another directory (-o).") from None
         except ValidationError:
             raise UsageError(f"{path} is not the record of a run. Name another directory.") from None
         compared = "agent", "agent_settings", "attempts", "timeout_multiplier", "shard", "separate_verifier", "tasks"

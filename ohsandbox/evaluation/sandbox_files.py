@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import SandboxFileError, ToolError, UsageError
+from ohsandbox.private_files import read_regular
 from ohsandbox.runtime.files.transfer import TransferLimits
 from ohsandbox.runtime.files.unpack import BLOCK_BYTES
 from ohsandbox.text import quoted_brackets
@@ -193,7 +194,7 @@ def _small_tree(root: Path) -> list[_SmallFile] | None:
         if not stat.S_ISREG(status.st_mode) or len(found_files) == _MAX_SMALL_FILES or total > _MAX_SMALL_BYTES:
             return None
         found_files.append((path.relative_to(root).as_posix(), path, stat.S_IMODE(status.st_mode) & 0o777))
-    return [_SmallFile(name, path.read_bytes(), mode) for name, path, mode in found_files]
+    return [_SmallFile(name, read_regular(path), mode) for name, path, mode in found_files]
 
 
 def _walk(root: Path) -> Iterator[Path]:

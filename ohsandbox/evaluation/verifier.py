@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 import posixpath
-import stat
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.evaluation.printed_outcomes import failures, outcomes
 from ohsandbox.evaluation.sandbox_files import copy_from_sandbox, end_of_output, put_for_all
+from ohsandbox.private_files import read_regular
 from ohsandbox.strict_json import parse_json
 
 if TYPE_CHECKING:
@@ -188,12 +188,11 @@ def _by_reward(directory: Path, ended: ExecResult) -> Score:
 
 def _read(path: Path) -> bytes | None:
     try:
-        status = path.lstat()
+        return read_regular(path, limit_bytes=_MAX_REWARD_BYTES)
     except FileNotFoundError:
         return None
-    if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_REWARD_BYTES:
-        raise NoVerdict(f"{path.name} is not a regular file of at most {_MAX_REWARD_BYTES} bytes")
-    return path.read_bytes()
+    except OSError:
+        raise NoVerdict(f"{path.name} is not a regular file of at most {_MAX_REWARD_BYTES} bytes") from None
 
 
 def _rewards(data: bytes) -> dict[str, float]:

@@ -33,6 +33,7 @@ from ohsandbox.llm.chat import DeltaEvent, OnEvent
 from ohsandbox.llm.error_mapping import masked_line
 from ohsandbox.llm.errors import ScriptError
 from ohsandbox.llm.response_parsing import call_ids, content_text, read_answer
+from ohsandbox.private_files import MAX_CONTENT_BYTES, read_regular
 from ohsandbox.strict_json import is_object, load_json, parse_json
 
 if TYPE_CHECKING:
@@ -320,9 +321,10 @@ def _gist(message: Message) -> tuple[str, ...]:
 def _events(file: Path) -> list[Mapping[str, Any]]:
     """Read the events of a log. Ignores an incomplete last line, which a crash leaves."""
     try:
-        lines = [line for line in file.read_bytes().splitlines() if line.strip()]
+        data = read_regular(file, limit_bytes=MAX_CONTENT_BYTES, follow=True)
     except OSError as error:
         raise UsageError(f"Recording {str(file)!r} cannot be read: {error.strerror}. Name another one.") from None
+    lines = [line for line in data.splitlines() if line.strip()]
     events: list[Any] = []
     for number, line in enumerate(lines, start=1):
         try:

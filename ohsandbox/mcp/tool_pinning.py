@@ -21,7 +21,7 @@ from ohsandbox.mcp.definition import (
 )
 from ohsandbox.mcp.errors import MCPConfigError, MCPToolWithheldError
 from ohsandbox.paths import make_private_dirs
-from ohsandbox.private_files import locked, write_atomically
+from ohsandbox.private_files import locked, read_regular, write_atomically
 from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _changed(server: str, tool: str, pin: dict[str, Any]) -> ChangedTool:
 
 def _read(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
     try:
-        pins = load_json(path.read_text(encoding="utf-8"))
+        pins = load_json(read_regular(path))
         return {str(server): {str(tool): {**pin} for tool, pin in tools.items()} for server, tools in pins.items()}
     except FileNotFoundError:
         return {}

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox import host_programs
 from ohsandbox.network.addresses import HostNameError, is_local_name, normalized_host
+from ohsandbox.private_files import read_regular
 from ohsandbox.strict_json import load_json
 from ohsandbox.strict_toml import InvalidToml, parse_toml
 from ohsandbox.text import quoted_line
@@ -321,8 +322,7 @@ def _text(file: Path) -> str:
     if _is_of_workspace(file):
         return ""
     try:
-        with file.open("rb") as opened:
-            return opened.read(_MAX_FILE_BYTES).decode("utf-8", "replace") if file.is_file() else ""
+        return read_regular(file, limit_bytes=_MAX_FILE_BYTES, follow=True).decode("utf-8", "replace")
     except OSError:
         return ""
 

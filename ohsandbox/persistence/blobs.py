@@ -6,8 +6,14 @@ import hashlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.errors import UsageError
-from ohsandbox.private_files import PRIVATE_DIR_MODE, SHA256_NAME, open_regular, opened_dir, write_atomically
+from ohsandbox.private_files import (
+    MAX_CONTENT_BYTES,
+    PRIVATE_DIR_MODE,
+    SHA256_NAME,
+    opened_dir,
+    read_regular,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,12 +89,9 @@ class Blobs:
 
     def _bytes_of(self, digest: str) -> bytes | None:
         try:
-            path = self.directory / digest
-            with os.fdopen(
-                open_regular(path, os.O_RDONLY, name="Long text", inside=self.directory.parent), "rb"
-            ) as file:
-                return file.read()
-        except (OSError, UsageError):
+            path, anchor = self.directory / digest, self.directory.parent
+            return read_regular(path, limit_bytes=MAX_CONTENT_BYTES, inside=anchor)
+        except OSError:
             return None
 
 

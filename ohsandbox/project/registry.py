@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
-from ohsandbox.private_files import write_atomically
+from ohsandbox.private_files import read_regular, write_atomically
 from ohsandbox.project.features import MAX_BYTES, MAX_FILES, FeatureFile
 from ohsandbox.strict_json import load_json
 
@@ -92,8 +92,10 @@ def fetch_feature(project: Path, text: str) -> tuple[FeatureFile, ...]:
 
 def _kept_layer(kept: Path, pin: Path) -> bytes | None:
     try:
-        digest = str(load_json(pin.read_bytes())["layer"])
-        layer = (kept / digest.partition(":")[2]).read_bytes() if _DIGEST.fullmatch(digest) else b""
+        digest = str(load_json(read_regular(pin))["layer"])
+        if not _DIGEST.fullmatch(digest):
+            return None
+        layer = read_regular(kept / digest.partition(":")[2], limit_bytes=MAX_LAYER_BYTES)
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return layer if _digest(layer) == digest else None

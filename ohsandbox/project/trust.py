@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import state_dir
-from ohsandbox.private_files import locked, write_atomically
+from ohsandbox.private_files import locked, read_regular, write_atomically
 from ohsandbox.strict_json import parse_json
 
 _FILE_NAME = "trusted.json"
@@ -89,7 +89,7 @@ def _change(directory: str, entry: dict[str, str] | None) -> bool:
 def _read() -> dict[str, Any]:
     file = state_dir() / _FILE_NAME
     try:
-        entries = parse_json(file.read_bytes())
+        entries = parse_json(read_regular(file))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

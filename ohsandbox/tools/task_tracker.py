@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import ToolError, UsageError
-from ohsandbox.private_files import make_private_dir, write_atomically
+from ohsandbox.private_files import make_private_dir, read_regular, write_atomically
 from ohsandbox.schema import Action, Observation, Schema, TextContent
 from ohsandbox.text import counted
 from ohsandbox.tool import BuiltInTool, CallHint, ToolAnnotations, ToolDefinition, ToolExecutor, cut_middle
@@ -185,7 +185,7 @@ class TaskTrackerExecutor(ToolExecutor[TaskTrackingAction, TaskTrackerObservatio
             return None
         path = self._directory / FILE_NAME
         try:
-            self._tasks = _TASKS.validate_json(path.read_bytes())
+            self._tasks = _TASKS.validate_json(read_regular(path))
         except FileNotFoundError:
             self._tasks = ()
         except ValidationError:

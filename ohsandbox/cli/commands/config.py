@@ -24,6 +24,7 @@ from ohsandbox.cli.settings.model import key_name
 from ohsandbox.cli.settings.project import UsedProject, use_project
 from ohsandbox.errors import ProgramNotFoundError, UsageError
 from ohsandbox.key_store import is_reference, store_key
+from ohsandbox.private_files import read_regular
 from ohsandbox.settings import ByteSize, Settings, without_user
 from ohsandbox.settings_file import object_of, write_object
 from ohsandbox.strict_json import load_json
@@ -148,14 +149,14 @@ def edit_settings_file(file: Path | None) -> int:
     with tempfile.TemporaryDirectory(prefix="ohsandbox-config-") as directory:
         copy = Path(directory) / "settings.json"
         copy.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        original = copy.read_bytes()
+        original = read_regular(copy, follow=True)
         while True:
             _run_editor(editor, copy)
-            if copy.read_bytes() == original:
+            if read_regular(copy, follow=True) == original:
                 say(f"{path} is unchanged.")
                 return 0
             try:
-                edited = object_of(copy.read_bytes(), "The edited text")
+                edited = object_of(read_regular(copy, follow=True), "The edited text")
                 validated_settings(edited, "The edited text")
             except UsageError as error:
                 say(error)

@@ -18,6 +18,7 @@ from ohsandbox.cli.rendering.text import age, output, progress_text, safe_line, 
 from ohsandbox.cli.session.resume import SANDBOX_NAME
 from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.paths import conversations_dir, state_dir, subdirectory
+from ohsandbox.private_files import read_regular
 from ohsandbox.project.features import STAGED
 from ohsandbox.project.project_file import COPIES
 from ohsandbox.runtime.factory import open_inventory
@@ -93,8 +94,8 @@ def _unused_copies(*, remove: bool = False) -> list[Path]:
         return []
     named = b""
     for options in conversations_dir().glob(f"*/{SANDBOX_NAME}"):
-        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-            named += options.read_bytes()
+        with contextlib.suppress(OSError):  # deleted meanwhile
+            named += read_regular(options)
     unused = [path for path in old if os.fsencode(path.name) not in named]
     for path in unused if remove else ():
         shutil.rmtree(path, ignore_errors=True)

@@ -133,8 +133,11 @@ def _read(path: str, runtime: Runtime, limits: OutputLimits) -> tuple[bytes, str
         return runtime.read_bytes(path, limit_bytes=limit + 1), ""
     except OhsandboxError:
         pass
+    file = Path(path).expanduser()
     try:
-        with Path(path).expanduser().open("rb") as file:
-            return file.read(limit + 1), " of this machine"
+        if not file.is_file():  # a FIFO of that name in the workspace would never end
+            return None
+        with file.open("rb") as opened:
+            return opened.read(limit + 1), " of this machine"
     except OSError:
         return None

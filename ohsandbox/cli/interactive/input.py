@@ -64,8 +64,10 @@ class InputHistory(History):
                 os.close(descriptor)
 
     def _stored(self) -> list[str]:
+        from ohsandbox.private_files import read_regular  # noqa: PLC0415 - nothing of ohsandbox is imported before the first paint
+
         try:
-            lines = self._path.read_bytes().splitlines()
+            lines = read_regular(self._path).splitlines()
         except OSError:
             return []
         texts = []

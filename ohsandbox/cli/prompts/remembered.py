@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any, Literal
 
 from ohsandbox.paths import state_dir
-from ohsandbox.private_files import write_atomically
+from ohsandbox.private_files import read_regular, write_atomically
 from ohsandbox.strict_json import parse_json
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _models() -> list[Any]:
 
 def _read(name: str) -> object:
     with contextlib.suppress(OSError, ValueError):
-        return parse_json((state_dir() / name).read_bytes())
+        return parse_json(read_regular(state_dir() / name))
     return None
 
 

@@ -14,7 +14,7 @@ from ohsandbox.conversation.approvals.policy import POLICIES
 from ohsandbox.conversation.approvals.scopes import ExactCall, PendingCall
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus
-from ohsandbox.private_files import write_atomically
+from ohsandbox.private_files import read_regular, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -107,7 +107,7 @@ def keep_policy(directory: Path, name: str) -> None:
 def kept_policy(directory: Path) -> str | None:
     """Return the saved policy name; None if none was saved. If it cannot be read, the policy asks about everything."""
     try:
-        name = (directory / _POLICY_NAME).read_text(encoding="ascii", errors="replace").strip()
+        name = read_regular(directory / _POLICY_NAME).decode("ascii", "replace").strip()
     except FileNotFoundError:
         return None
     except OSError:

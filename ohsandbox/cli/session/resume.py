@@ -12,7 +12,7 @@ from ohsandbox.cli.options.shared import ProjectParts, SandboxOptions
 from ohsandbox.errors import UsageError
 from ohsandbox.limit_ranges import RESOURCE_LIMITS
 from ohsandbox.paths import conversations_dir
-from ohsandbox.private_files import write_atomically
+from ohsandbox.private_files import read_regular, write_atomically
 from ohsandbox.runtime.build_options import Build
 from ohsandbox.runtime.mount_text import moved_places, parse_path, place_of_workspace
 from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, DEFAULT_BACKEND
@@ -146,7 +146,7 @@ def in_directory(known: SandboxOptions, directory: Path | None) -> SandboxOption
 def stored_options(directory: Path) -> SandboxOptions | None:
     """Return the options of a stored conversation's sandbox; None if there are none that can be read."""
     try:
-        fields = load_json((directory / SANDBOX_NAME).read_bytes())
+        fields = load_json(read_regular(directory / SANDBOX_NAME))
         for name in _PATHS:
             fields[name] = Path(fields[name]) if fields.get(name) else None
         build_options = fields.pop("build_options", None)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.key_store import is_reference
-from ohsandbox.private_files import write_atomically
+from ohsandbox.private_files import read_regular, write_atomically
 from ohsandbox.settings import Settings, without_user
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def with_kept_server(settings: Settings, directory: Path) -> Settings:
     if settings.base_url is not None:
         return settings
     try:
-        address = (directory / SERVER_NAME).read_text(encoding="utf-8", errors="replace").strip()
+        address = read_regular(directory / SERVER_NAME).decode("utf-8", "replace").strip()
     except OSError:
         return settings
     if ADDRESS.fullmatch(address) is None:

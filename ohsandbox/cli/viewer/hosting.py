@@ -15,7 +15,7 @@ from ohsandbox.cli.rendering.markdown import StreamedMarkdown
 from ohsandbox.cli.rendering.text import current_masker, output, safe
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import holder_of
-from ohsandbox.private_files import open_regular, write_atomically
+from ohsandbox.private_files import read_regular, write_atomically
 from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
@@ -145,10 +145,9 @@ def wait_for_page(conversation: Conversation) -> bool:
 def hosted_at(directory: Path) -> str | None:
     """Return the page's address of the process that has the conversation open; None if it serves none."""
     try:
-        with os.fdopen(open_regular(directory / ADDRESS_NAME, os.O_RDONLY, name="Note"), "rb") as file:
-            note = load_json(file.read(_MAX_BYTES))
+        note = load_json(read_regular(directory / ADDRESS_NAME, limit_bytes=_MAX_BYTES))
         process, address = str(note["process"]), str(note["address"])
-    except (OSError, ValueError, LookupError, TypeError, UsageError):
+    except (OSError, ValueError, LookupError, TypeError):
         return None
     return address if process == holder_of(directory) and _ADDRESS.fullmatch(address) else None
 

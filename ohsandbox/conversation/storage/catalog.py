@@ -23,7 +23,7 @@ from ohsandbox.paths import conversations_dir, subdirectory
 from ohsandbox.persistence import LOG_NAME, DirectoryLock, holder_of, stream_events
 from ohsandbox.persistence.layout import AGENTS_NAME, CONTAINER_NOTE_NAME, METADATA_NAME, is_id
 from ohsandbox.persistence.recency import written_order
-from ohsandbox.private_files import open_regular, write_atomically
+from ohsandbox.private_files import read_regular, write_atomically
 from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.runtime.inventory import Removal
 from ohsandbox.runtime.owners import note_deletion
@@ -368,10 +368,9 @@ def note_container(directory: Path, sandbox_id: str) -> None:
 def noted_container(directory: Path) -> str | None:
     """Return the id of the container that is noted for a conversation in this directory; None if there is none."""
     try:
-        with os.fdopen(open_regular(directory / CONTAINER_NOTE_NAME, os.O_RDONLY, name="Note"), "rb") as file:
-            note = load_json(file.read(_MAX_NOTE_BYTES))
+        note = load_json(read_regular(directory / CONTAINER_NOTE_NAME, limit_bytes=_MAX_NOTE_BYTES))
         container, owner = str(note["container"]), Path(str(note["directory"]))
         is_ours = owner.resolve() == directory.resolve()
-    except (OSError, ValueError, LookupError, TypeError, UsageError):
+    except (OSError, ValueError, LookupError, TypeError):
         return None
     return container if _CONTAINER_ID.fullmatch(container) and is_ours else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -15,7 +14,7 @@ from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.events import EXIT, KNOWN_TYPES, ConversationStatus
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence.layout import METADATA_NAME, check_id
-from ohsandbox.private_files import make_private_dir, open_regular, write_atomically
+from ohsandbox.private_files import make_private_dir, read_regular, write_atomically
 from ohsandbox.text import encodable
 
 if TYPE_CHECKING:
@@ -183,9 +182,9 @@ class FileConversationStore:
         """Read the metadata; None if it is missing, damaged or another conversation's: it can be read from the log."""
         path = self.root / check_id(conversation_id) / METADATA_NAME
         try:
-            with os.fdopen(open_regular(path, os.O_RDONLY, name="Metadata"), "rb") as file:
-                metadata = ConversationMetadata.model_validate_json(file.read(_MAX_METADATA_BYTES))
-        except (OSError, UsageError, ValidationError):
+            data = read_regular(path, limit_bytes=_MAX_METADATA_BYTES)
+            metadata = ConversationMetadata.model_validate_json(data)
+        except (OSError, ValidationError):
             return None
         return metadata if metadata.conversation_id == conversation_id else None
 

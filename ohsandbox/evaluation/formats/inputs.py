@@ -14,6 +14,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.evaluation import images
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem, unusable_texts
 from ohsandbox.network.policy import parse_rule
+from ohsandbox.private_files import read_regular
 from ohsandbox.strict_yaml import InvalidYaml, YamlFile
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def read_text(path: Path, root: Path, *, missing: str, limit_bytes: int = MAX_TE
         if status.st_size > limit_bytes:
             message = f"has {status.st_size:,} bytes: expected at most {limit_bytes:,}"
             raise InvalidTask([Problem(path, None, message)])
-        text = path.read_bytes().decode()
+        text = read_regular(path, limit_bytes=limit_bytes, follow=True).decode()
     except (FileNotFoundError, NotADirectoryError):
         raise InvalidTask([Problem(path, None, f"missing: {missing}")]) from None
     except UnicodeDecodeError as error:
@@ -93,9 +94,9 @@ def read_lines(path: Path, *, limit_bytes: int = MAX_LINE_BYTES) -> Iterator[Jso
         InvalidTask: it cannot be read, or a line is longer than limit_bytes, after which nothing is read.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InvalidTask([Problem(path, None, "is not a regular file")])
         with path.open("rb") as opened:
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise InvalidTask([Problem(path, None, "is not a regular file")])
             number = offset = 0
             while data := opened.readline(limit_bytes + 1):
                 number, begin, offset = number + 1, offset, offset + len(data)

@@ -6,7 +6,9 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.verifier import OUTPUT_NAME
+from ohsandbox.private_files import open_regular
 from ohsandbox.review_text import on_one_line, visible
 from ohsandbox.runtime.shell.terminal import sanitize_for_terminal
 
@@ -80,9 +82,11 @@ def output_tail(directory: Path | None, *, of_agent: bool = False, limit_bytes: 
 
 
 def _tail(path: Path, limit_bytes: int) -> str:
-    if path.is_symlink() or not path.is_file():
+    try:
+        file = os.fdopen(open_regular(path, os.O_RDONLY, name="Output"), "rb")
+    except UsageError:
         return ""
-    with path.open("rb") as file:
+    with file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - limit_bytes))
         data = file.read(limit_bytes)

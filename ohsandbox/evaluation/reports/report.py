@@ -22,6 +22,7 @@ from ohsandbox.evaluation.results import (
 )
 from ohsandbox.evaluation.statistics import CONFIDENCE, TaskCount, pass_at, pass_rate
 from ohsandbox.evaluation.trial_sandbox import FIXED_ENV
+from ohsandbox.private_files import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -189,7 +190,7 @@ def load_report(path: Path) -> ReportSource:
     if path.is_dir():
         return read_results([path])
     try:
-        return ReportSource(Report.model_validate_json(path.read_bytes()), {})
+        return ReportSource(Report.model_validate_json(read_regular(path, follow=True)), {})
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}. Name a results directory.") from None
     except ValidationError as error:

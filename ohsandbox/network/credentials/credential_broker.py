@@ -14,6 +14,7 @@ from ohsandbox.network.credentials.certificate_authority import CertificateAutho
 from ohsandbox.network.credentials.credentials import rules_of
 from ohsandbox.network.credentials.interception import CredentialInterceptor
 from ohsandbox.network.tls import client_context
+from ohsandbox.private_files import read_regular
 
 if TYPE_CHECKING:
     import ssl
@@ -45,7 +46,7 @@ class CredentialBroker:
         Raises:
             OSError: ca_bundle cannot be read.
         """
-        roots = Path(certifi.where() if ca_bundle is None else ca_bundle).expanduser().read_bytes()
+        roots = read_regular(Path(certifi.where() if ca_bundle is None else ca_bundle).expanduser(), follow=True)
         authority = CertificateAuthority(credential.host for credential in credentials)
         self.rules = rules_of(credentials)
         self.interceptor = CredentialInterceptor(

@@ -19,6 +19,7 @@ from ohsandbox.errors import (
     ToolError,
     UsageError,
 )
+from ohsandbox.private_files import read_regular
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
@@ -399,7 +400,8 @@ def _set_up_cache(made: Sandbox) -> None:
 def copy_ca_bundle(target: Sandbox) -> None:
     """Copy the caller's CA bundle, if any, to where the variables of `DockerOptions.ca_environment` point."""
     if target.options.ca_bundle:
-        target.script(_WRITE_CA_BUNDLE, CA_PATH, stdin=Path(target.options.ca_bundle).expanduser().read_bytes())
+        bundle = read_regular(Path(target.options.ca_bundle).expanduser(), follow=True)
+        target.script(_WRITE_CA_BUNDLE, CA_PATH, stdin=bundle)
 
 
 def copy_in(made: Sandbox, source: Path, *, everything: bool) -> Sandbox:

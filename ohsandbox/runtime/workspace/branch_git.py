@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ohsandbox import host_programs
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
-from ohsandbox.private_files import write_atomically
+from ohsandbox.private_files import read_regular, write_atomically
 from ohsandbox.runtime.workspace import git
 
 if TYPE_CHECKING:
@@ -135,7 +135,11 @@ def run(
 def environment(where: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of each git that we run, and those of where; writes our configuration file if needed."""
     config = subdirectory(BRANCHES) / "gitconfig"
-    if not config.is_file() or config.read_bytes() != _CONFIG:
+    try:
+        is_there = read_regular(config) == _CONFIG
+    except OSError:
+        is_there = False
+    if not is_there:
         write_atomically(config, _CONFIG)
     return {
         "GIT_CONFIG_GLOBAL": str(config),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import state_dir, subdirectory
-from ohsandbox.private_files import write_atomically
+from ohsandbox.private_files import read_regular, write_atomically
 from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.workspace import branch_git, git, git_layout
 from ohsandbox.runtime.workspace.branch_git import BRANCHES
@@ -272,7 +272,7 @@ def _top(directory: Path) -> Path:
 
 def _read(directory: Path) -> Branch | None:
     try:
-        said = load_json((directory / _RECORD).read_bytes())
+        said = load_json(read_regular(directory / _RECORD))
         return Branch(str(said["name"]), Path(said["repository"]), str(said["base"]), directory)
     except (OSError, ValueError, KeyError, TypeError):
         return None

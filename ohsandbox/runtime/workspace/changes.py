@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ohsandbox.errors import UsageError
-from ohsandbox.private_files import open_locked, write_atomically
+from ohsandbox.private_files import MAX_CONTENT_BYTES, open_locked, read_regular, write_atomically
 from ohsandbox.runtime.workspace import git_layout
 from ohsandbox.runtime.workspace.sensitive_paths import is_obeyed, may_matter, runs_when_opened
 from ohsandbox.strict_json import load_json
@@ -446,7 +446,7 @@ class ChangeTracker:
 
 def _read(file: Path) -> WorkspaceScan | None:
     try:
-        held = load_json(file.read_bytes())
+        held = load_json(read_regular(file, limit_bytes=MAX_CONTENT_BYTES))
         marked = {str(path): (ChangeKind(kind), str(stamp)) for path, (kind, stamp) in held["marked"].items()}
         beside = tuple(map(str, held.get("beside", ())))
         return WorkspaceScan(float(held["at"]), marked, dict(held["repositories"]), dict(held["named"]), beside)

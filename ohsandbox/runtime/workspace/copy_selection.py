@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ohsandbox.errors import UsageError
+from ohsandbox.private_files import read_regular
 from ohsandbox.runtime.workspace import git
-from ohsandbox.runtime.workspace.git_layout import parents_of, read_small
+from ohsandbox.runtime.workspace.git_layout import MAX_INDEX_BYTES, parents_of, read_small
 from ohsandbox.runtime.workspace.git_settings import read_settings
 
 SECRET_NAMES = (
@@ -98,14 +99,14 @@ def _tracked(root: Path) -> set[str]:
     return found
 
 
-def _list(directory: Path, top: Path, index: Path | None) -> list[str]:
+def _list(directory: Path, top: Path, index: bytes | None) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="ohsandbox-copy-") as name:
         ours = Path(name)
         for part in ("objects", "refs", "info"):
             (ours / part).mkdir()
         (ours / "HEAD").write_text("ref: refs/heads/main\n", encoding="ascii")
         if index is not None:
-            (ours / "index").write_bytes(index.read_bytes())
+            (ours / "index").write_bytes(index)
             if exclude := read_small(str(top), ".git/info/exclude"):
                 (ours / "info" / "exclude").write_text(exclude, encoding="utf-8", errors="surrogateescape")
         environment = {"GIT_DIR": name, "GIT_WORK_TREE": str(top), "GIT_ALLOW_PROTOCOL": "none"}
@@ -122,13 +123,20 @@ def _list(directory: Path, top: Path, index: Path | None) -> list[str]:
     return [os.fsdecode(path) for path in output.split(b"\0") if path]
 
 
-def _index_of(top: Path) -> Path | None:
+def _index_of(top: Path) -> bytes | None:
     """Return a repository's index; the pointer of a worktree or a submodule is followed, since it is only read."""
     place = top / ".git"
     if place.is_file() and (pointer := read_small(str(top), ".git")) and pointer.startswith("gitdir:"):
         place = top / pointer.removeprefix("gitdir:").strip()
-    index = place / "index"
-    return index if index.is_file() else None
+    try:
+        return read_regular(place / "index", limit_bytes=MAX_INDEX_BYTES, follow=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UsageError(
+            f"The index of the repository {str(top)!r} cannot be read: {error.strerror}. Repair it with `git status`, "
+            "or take everything along with --copy-all (copy='all')."
+        ) from None
 
 
 class _SelectionWalk:

@@ -23,7 +23,7 @@ LAYOUT = frozenset({"HEAD", "objects", "refs", "commondir"})
 MAX_SMALL_FILE = 256 * 1024
 """Maximum number of bytes read of a pointer or a configuration; git's own limit for a `.git` file is 1 MiB."""
 
-_MAX_INDEX_BYTES = 256 * 1024 * 1024
+MAX_INDEX_BYTES = 256 * 1024 * 1024
 """Size of the index of about two million files."""
 
 _GITLINK = 0o160000
@@ -177,9 +177,9 @@ def _index(root: str, path: str) -> bytes:
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError(f"{path!r} is not a regular file")
-        data = file.read(_MAX_INDEX_BYTES + 1)
-    if len(data) > _MAX_INDEX_BYTES:
-        raise ValueError(f"{path!r} is over {_MAX_INDEX_BYTES} bytes")
+        data = file.read(MAX_INDEX_BYTES + 1)
+    if len(data) > MAX_INDEX_BYTES:
+        raise ValueError(f"{path!r} is over {MAX_INDEX_BYTES} bytes")
     return data
 
 

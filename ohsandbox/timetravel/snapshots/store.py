@@ -17,7 +17,16 @@ import time
 from typing import TYPE_CHECKING, BinaryIO
 
 from ohsandbox.errors import UsageError
-from ohsandbox.private_files import NEW_FILE, PRIVATE_DIR_MODE, SHA256_NAME, new_file, open_regular, opened_dir
+from ohsandbox.private_files import (
+    MAX_CONTENT_BYTES,
+    NEW_FILE,
+    PRIVATE_DIR_MODE,
+    SHA256_NAME,
+    new_file,
+    open_regular,
+    opened_dir,
+    read_regular,
+)
 from ohsandbox.runtime import disk_space
 from ohsandbox.strict_json import load_json
 from ohsandbox.timetravel.snapshots.manifest import MAX_GIT_BYTES, FileEntry, Manifest
@@ -80,9 +89,8 @@ class SnapshotStore:
         try:
             if not _NAME.fullmatch(name):
                 raise ValueError(name)  # noqa: TRY301 - one place reports both
-            descriptor = open_regular(self._path(name), os.O_RDONLY, name="Snapshot", inside=self.directory.parent)
-            with os.fdopen(descriptor, "rb") as file:
-                return _decode(file.read())
+            path, anchor = self._path(name), self.directory.parent
+            return _decode(read_regular(path, limit_bytes=MAX_CONTENT_BYTES, inside=anchor))
         except (OSError, ValueError, LookupError, TypeError, UsageError) as error:
             raise UsageError(
                 f"Snapshot {name[:20]!r} in {str(self.directory)!r} is lost: {error}. Go back to another event."

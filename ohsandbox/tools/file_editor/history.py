@@ -13,7 +13,7 @@ import posixpath
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import UsageError
-from ohsandbox.private_files import make_private_dir, write_atomically
+from ohsandbox.private_files import make_private_dir, read_regular, write_atomically
 from ohsandbox.strict_json import load_json
 
 if TYPE_CHECKING:
@@ -125,11 +125,11 @@ class EditHistory:
             return
         self._is_loaded = True
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # counts as never seen
-            stored = load_json((self._directory / _SEEN_NAME).read_bytes())
+            stored = load_json(read_regular(self._directory / _SEEN_NAME))
             self._seen = {path: Seen(*fields) for path, fields in stored.items()}
         for file in sorted(self._directory.glob("*.edit")):
             with contextlib.suppress(OSError, ValueError, TypeError):
-                head, _, removed = file.read_bytes().partition(b"\n")
+                head, _, removed = read_regular(file, limit_bytes=2 * MAX_BYTES).partition(b"\n")
                 self._edits.append(Edit(**load_json(head), removed=removed))
 
     def _store(self, name: str, data: bytes) -> None:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ohsandbox.errors import ImageUnavailable, SandboxGone, SandboxUnavailable, UsageError
 from ohsandbox.paths import subdirectory
-from ohsandbox.private_files import write_atomically
+from ohsandbox.private_files import read_regular, write_atomically
 from ohsandbox.runtime import owners
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.config.container_config import GIB
@@ -271,7 +271,7 @@ def all_records() -> list[CheckpointRecord]:
     pending_records = []
     for path in subdirectory("checkpoints").iterdir():
         with contextlib.suppress(OSError, ValidationError):
-            record = CheckpointRecord.model_validate_json(path.read_bytes())
+            record = CheckpointRecord.model_validate_json(read_regular(path))
             if _TAG.fullmatch(path.name) and record.tag == path.name:
                 pending_records.append(record)
     return sorted(pending_records, key=lambda record: (record.number, record.made_at, record.tag))

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.paths import subdirectory
-from ohsandbox.private_files import write_atomically
+from ohsandbox.private_files import read_regular, write_atomically
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.owners import note_deletion
 from ohsandbox.runtime.workspace import traces
@@ -141,7 +141,7 @@ def keep(sandbox: Sandbox, setup_key: str | None, checkpoint: Callable[[Path], C
 
 def _found(engine: Engine, directory: Path) -> str | None:
     try:
-        record = _Record.model_validate_json((directory / _RECORD).read_bytes())
+        record = _Record.model_validate_json(read_regular(directory / _RECORD))
     except (OSError, ValidationError):
         return None
     workspace = record.workspace
@@ -182,7 +182,7 @@ def expire() -> None:
     """Remove the directories of setups that are too old; what they own may then be removed."""
     for directory in subdirectory("setups").iterdir():
         try:
-            record = _Record.model_validate_json((directory / _RECORD).read_bytes())
+            record = _Record.model_validate_json(read_regular(directory / _RECORD))
             is_over = _is_old(record)
         except (OSError, ValidationError):  # its setup is still running, or was killed
             with contextlib.suppress(OSError):

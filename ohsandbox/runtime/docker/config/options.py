@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from ohsandbox import host_programs
 from ohsandbox.arguments import expect, wrong
 from ohsandbox.errors import UsageError
+from ohsandbox.private_files import read_regular
 from ohsandbox.runtime.build_options import Build
 from ohsandbox.runtime.build_options import resolved_build as checked_build
 from ohsandbox.runtime.docker.config import profiles
@@ -236,7 +237,7 @@ def _check_bundle(path: str) -> None:
     bundle = Path(path).expanduser()
     if not bundle.is_file():
         raise UsageError(f"ca_bundle={path!r} is not a file. Name a PEM file.")
-    if b"-----BEGIN CERT" not in bundle.read_bytes():
+    if b"-----BEGIN CERT" not in read_regular(bundle, follow=True):
         raise UsageError(f"ca_bundle={path!r} contains no PEM certificate. Name a PEM file.")
 
 

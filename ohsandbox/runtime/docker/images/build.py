@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ohsandbox.arguments import suggests_names
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.paths import subdirectory
-from ohsandbox.private_files import locked, write_atomically
+from ohsandbox.private_files import locked, read_regular, write_atomically
 from ohsandbox.runtime.aio import awaited
 from ohsandbox.runtime.build_options import Build, checked_base, resolved_build
 from ohsandbox.runtime.docker.engine.connection import connect
@@ -251,7 +251,7 @@ def records(engine: Engine) -> list[tuple[Path, str]]:
     pairs = []
     for record in (*subdirectory("builds").iterdir(), *subdirectory("pulled").iterdir()):
         with contextlib.suppress(OSError):
-            address, _, image = record.read_text(encoding="utf-8").partition("\n")
+            address, _, image = read_regular(record).decode("utf-8", "replace").partition("\n")
             if address == engine.address.url and len(record.name) == DIGEST_CHARS:
                 pairs.append((record, image or f"{REPOSITORY}:{record.name}"))
     return pairs
@@ -285,6 +285,6 @@ def _unused_records(engine: Engine) -> list[Path]:
     for path in sorted(subdirectory("builds").iterdir()):
         with contextlib.suppress(OSError):
             is_old = time.time() - path.stat().st_mtime > UNUSED_S
-            if is_old and len(path.name) == DIGEST_CHARS and path.read_text() == engine.address.url:
+            if is_old and len(path.name) == DIGEST_CHARS and read_regular(path) == engine.address.url.encode():
                 paths.append(path)
     return paths

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ohsandbox.errors import SandboxRefused, UsageError
 from ohsandbox.paths import subdirectory
-from ohsandbox.private_files import locked, write_atomically
+from ohsandbox.private_files import locked, read_regular, write_atomically
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.mounts.mount_policy import is_root
 from ohsandbox.runtime.inventory import CacheInfo, removal
@@ -133,7 +133,7 @@ class _State(NamedTuple):
         if (self.uid, self.host) != (os.getuid(), socket.gethostname()):
             return False
         try:
-            return _digest((Path(self.home) / "caches" / _KEY_NAME).read_bytes()) != self.key
+            return _digest(read_regular(Path(self.home) / "caches" / _KEY_NAME)) != self.key
         except OSError:
             return True
 
@@ -201,14 +201,21 @@ def _record(engine: Engine, options: DockerOptions, config: ContainerConfig) -> 
 
 
 def _key() -> bytes:
-    """Return a secret of this state directory: on an engine shared by machines, paths and user ids may coincide."""
+    """Return a secret of this state directory: on an engine shared by machines, paths and user ids may coincide.
+
+    Raises:
+        UsageError: its file cannot be read or written.
+    """
     path = subdirectory("caches") / _KEY_NAME
-    with contextlib.suppress(FileNotFoundError):
-        return path.read_bytes()
-    with locked(path.with_suffix(".lock")):
-        if not path.exists():
-            write_atomically(path, secrets.token_bytes(32))
-    return path.read_bytes()
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            return read_regular(path)
+        with locked(path.with_suffix(".lock")):
+            if not path.exists():
+                write_atomically(path, secrets.token_bytes(32))
+        return read_regular(path)
+    except OSError as error:
+        raise UsageError(f"The caches' key {str(path)!r} cannot be used: {error.strerror}. Move it away.") from None
 
 
 def _path(volume: str) -> Path:
@@ -228,7 +235,7 @@ def _records(engine: Engine) -> Iterator[tuple[CacheRecord, float]]:
     """Yield our caches in this engine, each with the time when a sandbox last mounted it."""
     for path in sorted(subdirectory("caches").glob(f"{_PREFIX}*{_RECORD_SUFFIX}")):
         with contextlib.suppress(OSError, ValidationError):
-            record, used_at = CacheRecord.model_validate_json(path.read_bytes()), path.stat().st_mtime
+            record, used_at = CacheRecord.model_validate_json(read_regular(path)), path.stat().st_mtime
             if record.engine == engine.address.url and path == _path(record.volume):
                 yield record, used_at
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ohsandbox.arguments import expect_path, expect_texts, wrong
 from ohsandbox.errors import SandboxFileError, SandboxRefused, UsageError
 from ohsandbox.network.listeners import Listeners
+from ohsandbox.private_files import read_regular
 from ohsandbox.runtime.docker.config.selfcheck import outside_interfaces
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.network.proxy_clients import (
@@ -288,7 +289,7 @@ class ContainerNetwork:
             return
         authorities = b"" if self._credentials is None else self._credentials.broker.certificate
         if self._options.ca_bundle is not None:
-            authorities += Path(self._options.ca_bundle).expanduser().read_bytes()
+            authorities += read_regular(Path(self._options.ca_bundle).expanduser(), follow=True)
         runtime = self._runtime
         for path in POLICY_PATHS:
             try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ohsandbox.network.credentials.credentials import check_outside, parse_credentials, rules_of
+from ohsandbox.private_files import read_regular
 from ohsandbox.runtime.docker.config.container_config import TRUST_DIR
 from ohsandbox.runtime.docker.config.options import CA_PATH, CA_VARIABLES
 from ohsandbox.secrets import HiddenValues
@@ -37,7 +38,7 @@ def java_trust_store_of(ca_bundle: str) -> bytes:
     """Return the authorities in a PEM file as the trust store that JAVA_TRUST_OPTION names."""
     from ohsandbox.network.credentials.certificate_authority import java_trust_store  # noqa: PLC0415 - slow: loads cryptography
 
-    return java_trust_store(Path(ca_bundle).expanduser().read_bytes())
+    return java_trust_store(read_regular(Path(ca_bundle).expanduser(), follow=True))
 
 
 class CredentialSetup:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ohsandbox import private_files
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
-from ohsandbox.private_files import create_locked, open_lock, open_locked
+from ohsandbox.private_files import create_locked, open_lock, open_locked, read_regular
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.labels import WORKSPACE_LABEL
 
@@ -176,7 +176,7 @@ def read(lease_id: str) -> LeaseRecord | None:
     if len(lease_id) != 2 * _ID_BYTES or not lease_id.isalnum():
         return None
     try:
-        record = LeaseRecord.model_validate_json(_path(lease_id).read_bytes())
+        record = LeaseRecord.model_validate_json(read_regular(_path(lease_id)))
     except (OSError, ValidationError):
         return None
     return record if record.id == lease_id else None
