@@ -144,11 +144,44 @@ def test_run_and_files_heal_it_as_well(sandbox: Any) -> None:
     assert "was restarted" in str(place.take_notices())
 
 
-def test_a_peak_of_processes_that_passes_costs_no_restart(sandbox: Any) -> None:
+PEAK = """
+import os, sys
+ends, holds = os.pipe()
+try:
+    while os.fork():
+        pass
+    os.close(holds)
+    os.read(ends, 1)
+    os._exit(0)
+except OSError:
+    print("full", flush=True)
+sys.stdin.read()
+"""
+"""Fills the sandbox with processes; all of them end at the end of its input."""
+
+
+@pytest.mark.parametrize("has_worker", [True, False], ids=["a worker cannot fork", "no worker starts"])
+def test_a_peak_of_processes_that_passes_costs_no_restart(
+    sandbox: Any, monkeypatch: pytest.MonkeyPatch, *, has_worker: bool
+) -> None:
     place = sandbox()
-    place.execute("true")
-    assert place.execute("for i in $(seq 600); do sleep 0.6 2>/dev/null & done 2>/dev/null; echo begun").output
-    assert place.run(["echo", "hi"]).stdout == b"hi\n"
+    place.run(["true"])
+    with place.open_channel(["python3", "-c", PEAK]) as peak:
+        assert peak.read(60)[0].data == b"full\n"
+        if not has_worker:
+            place._pool.discard_all()
+        # the loss is asked for after an attempt has failed; the peak takes as long to pass as the machine needs
+        monkeypatch.setattr("ohsandbox.runtime.recovery._STARVED_S", 60.0)
+        failed, loss = threading.Event(), place._loss
+
+        def loss_after_failure() -> SandboxUnavailable | None:
+            failed.set()
+            peak.close_stdin()
+            return loss()
+
+        monkeypatch.setattr(place, "_loss", loss_after_failure)
+        assert place.run(["echo", "hi"]).stdout == b"hi\n"
+        assert failed.is_set()
     assert "was restarted" not in str(place.take_notices())
 
 
