@@ -161,7 +161,7 @@ def _object_format(root: str, prefix: str) -> str:
     """Return the object format of a repository, "sha1" by default; a worktree has that of its repository."""
     from ohsandbox.runtime.workspace.git_settings import read_settings  # noqa: PLC0415 - only for a repository's index
 
-    common = inside(root, f"{prefix}{(read_small(root, f'{prefix}commondir') or '.').strip()}")
+    common = inside(root, str(PurePosixPath(prefix, (read_small(root, f"{prefix}commondir") or ".").strip())))
     root, common = ("/", common[1:]) if common.startswith("/") else (root, common)
     settings = read_settings(read_small(root, f"{common}/config") or "")
     return {setting.key: setting.value for setting in settings}.get("extensions.objectformat", "sha1").lower()

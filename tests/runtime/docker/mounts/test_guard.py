@@ -147,6 +147,9 @@ def test_submodules_are_found_by_the_longer_hashes_as_well(tmp_path: Path) -> No
     host_git(mine, "worktree", "add", "-q", "-b", "side", "tree")
     host_git(mine / "tree", "update-index", "--add", "--cacheinfo", f"160000,{commit},below")
     assert {"libs/sub", "tree/below"} <= set(paths(guard(str(mine), "guarded"), read_only=True))
+    (mine / ".git" / "worktrees" / "tree" / "commondir").write_text(f"{mine}/.git\n")  # absolute: git takes it as well
+    assert host_git(mine / "tree", "rev-parse", "--show-object-format").strip() == "sha256"
+    assert {"libs/sub", "tree/below"} <= set(paths(guard(str(mine), "guarded"), read_only=True))
 
 
 @pytest.mark.parametrize("index", [b"DIRC\0\0\0\2\0\0\0\5\0\0\xe0\0", b"\0\0\xe0\0" * 100])
