@@ -64,7 +64,7 @@ _UNPAUSE = "Unpause it with `docker unpause`."
 
 # fmt: off
 _START_RULES: tuple[_ErrorRule, ...] = (
-    _rule(r"find (user|group) |no matching entries in (passwd|group) file", UnknownUserError,
+    _rule(r"find (user|group) |no matching entries in (passwd|group) file|uids and gids must be in", UnknownUserError,
           "Name a user of the image's /etc/passwd, or a numeric id."),
     _rule(_in_order("chdir to cwd ", "not a directory"), WorkdirNotADirectoryError, "Name a directory."),
     _rule(_in_order("chdir to cwd ", "no such file or directory"), WorkdirMissingError,

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.errors import OhsandboxError
+from ohsandbox.errors import OhsandboxError, UnknownUserError
 from ohsandbox.runtime.channel import Stream
 from ohsandbox.runtime.docker.channel import DockerChannel, ProcessRequest
 from ohsandbox.runtime.docker.monitoring.process_writes import ProcessWrites, parse_writes
@@ -48,7 +48,10 @@ def _written(container: Container) -> dict[int, ProcessWrites]:
     try:
         processes = parse_writes(_output(container, "0:0"))
         for user in sorted({process.user for process in processes.values() if process.disk_bytes is None}):
-            more = parse_writes(_output(container, user))
+            try:
+                more = parse_writes(_output(container, user))
+            except UnknownUserError:  # its writes stay unknown
+                continue
             processes |= {
                 pid: process for pid, process in more.items() if process.disk_bytes is not None and pid in processes
             }

@@ -36,6 +36,7 @@ CREATE = (
     ("text", "kind"),
     [
         ("unable to find user nosuch: no matching entries in passwd file\r\n", UnknownUserError),
+        ("uids and gids must be in range 0-2147483647\r\n", UnknownUserError),
         (
             EXEC + 'chdir to cwd ("/x") set in config.json failed: no such file or directory: unknown',
             WorkdirMissingError,
