@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import secrets
+import select
 import shutil
 import signal
 import subprocess
@@ -33,9 +34,10 @@ _FORWARD_S = 10.0
 """Seconds for a second `ssh` to make the first one listen; it takes 10 ms."""
 _SETTLES_S = 0.5
 """Seconds to wait for the end of `ssh` itself, which follows that of the forwarded connections by some milliseconds."""
-_LAST_WORDS_S = 10.0
-"""Seconds to wait for what an `ssh` that has ended wrote about the reason. It is there already: only the thread that
-reads it may need so long on a busy machine."""
+_LAST_WORDS_S, _WORD_S = 10.0, 0.2
+"""Seconds to wait for what an `ssh` that has ended wrote about the reason: it is in the pipe, and only the thread that
+reads it may need so long on a busy machine. Of an empty pipe that a program of the user's (ProxyCommand) still holds,
+nothing more is awaited."""
 _ENDS_S = 2.0
 """Seconds to wait for `ssh` to end before each signal; `open` in another thread waits meanwhile."""
 AGAIN_S = 2.0
@@ -183,9 +185,9 @@ class SshTunnel:
         self._listener = threading.Thread(target=self._listen, args=(self._process,), name="ohsandbox-ssh", daemon=True)
         self._listener.start()
         try:
-            there = self._address.socket or self._socket_there(self._process, nonce)
+            socket_there = self._socket_there(self._process, nonce)  # once it is told, there is a connection
             path = f"{directory}/engine.sock"
-            self._ask(control, "forward", "-L", f"{path}:{there}")
+            self._ask(control, "forward", "-L", f"{path}:{self._address.socket or socket_there}")
             self.socket = path
         except BaseException:
             self._end()
@@ -226,10 +228,20 @@ class SshTunnel:
         reader.join(CONNECT_S)
         if not sockets:
             if self._listener is not None and not reader.is_alive():  # it has closed its output: it has ended
-                self._listener.join(_LAST_WORDS_S)
+                self._await_last_words(process, self._listener)
             raise self._unreachable()
         socket_path = sockets[0].removeprefix("unix://")
         return socket_path if sockets[0].startswith("unix://") and _SOCKET.fullmatch(socket_path) else _DEFAULT_SOCKET
+
+    def _await_last_words(self, process: subprocess.Popen[bytes], listener: threading.Thread) -> None:
+        """Wait until the listener has read what an `ssh` that has ended wrote."""
+        until, is_empty = time.monotonic() + _LAST_WORDS_S, False
+        while listener.is_alive() and time.monotonic() < until and not is_empty:
+            with contextlib.suppress(ValueError):  # closed: the listener is about to end
+                pipe = select.poll()
+                pipe.register(process.stderr, select.POLLIN)  # type: ignore[arg-type]
+                is_empty = not pipe.poll(0)
+            listener.join(_WORD_S)
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None  # noqa: S101 - a pipe

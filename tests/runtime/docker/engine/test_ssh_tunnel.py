@@ -18,6 +18,7 @@ import pytest
 from ohsandbox import DockerRuntime, SandboxPool
 from ohsandbox.errors import EngineUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.mcp import create_mcp_tools
+from ohsandbox.runtime.docker.engine import ssh_tunnel
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.ssh_tunnel import SshAddress, SshTunnel, tunnel_to
 from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
@@ -34,7 +35,6 @@ from tests.runtime.ssh_server import PROGRAM, ssh_program, ssh_server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ohsandbox.runtime.docker.engine import ssh_tunnel
 
 needs_server = pytest.mark.skipif(PROGRAM is None, reason="sshd is not installed (Debian: openssh-server)")
 MACHINE = "ssh://machine"
@@ -154,6 +154,35 @@ def test_what_ssh_says_is_told_although_it_is_read_late(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(SshTunnel, "_listen", late)
     assert "host key of stranger is not known" in _refusal("ssh://stranger")
+
+
+def test_what_ssh_says_is_told_although_a_program_of_its_keeps_the_pipe(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program, left = tmp_path / "ssh", tmp_path / "pid"
+    program.write_text(
+        f"#!/bin/sh\nsleep 1000 >/dev/null & echo $! >{left}\necho 'me@h: Permission denied (publickey).' >&2; exit 255"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(ssh_tunnel, "_LAST_WORDS_S", 3600.0)
+    try:
+        assert "does not accept a key" in _refusal("ssh://pipe.invalid")
+    finally:
+        os.kill(int(left.read_text()), signal.SIGKILL)
+
+
+@needs_server
+@pytest.mark.docker
+def test_an_address_with_the_path_of_a_socket_waits_for_the_connection_as_well(machine: str) -> None:
+    tunnel = SshTunnel(f"{machine}/var/run/docker.sock")
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(tunnel.open())
+            client.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+            assert b"200 OK" in client.recv(4096)
+    finally:
+        tunnel.close()
 
 
 @needs_server
