@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ohsandbox import events
+from ohsandbox import events, private_files
 from ohsandbox.persistence import EventLog, recency
 from ohsandbox.persistence.recency import JOURNAL_NAME, Recency, written_order
 
@@ -90,3 +90,29 @@ def test_a_long_journal_is_shortened_to_what_is_there(tmp_path: Path, monkeypatc
         write(tmp_path, name)
     assert names(tmp_path) == ["c", "a", "b"]
     assert (tmp_path / JOURNAL_NAME).stat().st_size < 60
+
+
+def test_a_line_that_is_written_while_the_journal_is_shortened_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process writes just before the new journal has its name; another has opened the old one, and writes after."""
+    for name in ("a", "b", "before", "after"):
+        write(tmp_path, name)
+    replace, append = private_files.write_atomically, private_files.write_all
+
+    def replaced(path: Path, data: bytes, *, durable: bool) -> None:
+        monkeypatch.setattr(recency, "write_atomically", replace)
+        write(tmp_path, "before")
+        replace(path, data, durable=durable)
+
+    def appended(descriptor: int, data: bytes) -> None:
+        monkeypatch.setattr(recency, "write_all", append)
+        monkeypatch.setattr(recency, "_MAX_BYTES", 10)
+        monkeypatch.setattr(recency, "write_atomically", replaced)
+        write(tmp_path, "b")
+        append(descriptor, data)
+
+    write(tmp_path, "a")
+    monkeypatch.setattr(recency, "write_all", appended)
+    write(tmp_path, "after")
+    assert names(tmp_path) == ["a", "b", "before", "after"]
