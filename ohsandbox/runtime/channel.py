@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 KILLED = 128 + 9
 """Exit code of a process ended by SIGKILL, which the kernel's OOM killer sends, too."""
+FIRST_SIGNAL_CODE = 129
+"""A shell reports death by signal N as 128 + N."""
 
 
 POLL_MS = 1000

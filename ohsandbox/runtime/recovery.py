@@ -19,8 +19,8 @@ from ohsandbox.errors import (
     SandboxUnavailable,
 )
 from ohsandbox.runtime.backend import Backend
+from ohsandbox.runtime.channel import FIRST_SIGNAL_CODE
 from ohsandbox.runtime.process.cancellation import ProcessTree
-from ohsandbox.runtime.process.run import FIRST_SIGNAL_CODE
 from ohsandbox.runtime.process.worker import (
     UNCOUNTED,
     CallCancelled,
@@ -308,7 +308,7 @@ class RecoveringBackend(Backend):
             if loss := self._loss():
                 raise loss from None
             self._check_not_ended(worker)
-            if (code := self._exit_code(exchange)) < FIRST_SIGNAL_CODE:  # else it was killed
+            if (code := self._exit_code(exchange)) < FIRST_SIGNAL_CODE or worker.read_nothing:  # else it was killed
                 raise self._loss_soon() or worker.not_served(code, died.outcome) from None
             return died.outcome._replace(status=str(code))
         except SandboxUnavailable as failure:

@@ -7,7 +7,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from ohsandbox.arguments import expect
-from ohsandbox.runtime.channel import KILLED
+from ohsandbox.runtime.channel import FIRST_SIGNAL_CODE, KILLED
 from ohsandbox.runtime.process.invocation import (
     check_argv,
     check_buffer,
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.process.worker import CallResult, OnBytes
 
-FIRST_SIGNAL_CODE = 129
 _LAST_SIGNAL_CODE = 192
-"""A shell reports death by signal N as 128 + N; Linux has 64 signals."""
+"""Linux has 64 signals."""
 
 AT_ONCE_OPTIONS = frozenset({"env", "workdir", "user", "timeout_s", "limit_bytes", "merge_streams", "cancel"})
 """Options of a process that an event loop can begin; with stdin it might block, and `on_output` needs a thread."""

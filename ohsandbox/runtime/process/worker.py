@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.aio import AT_ONCE_BYTES, Signal, is_short, when_readable
-from ohsandbox.runtime.channel import KILLED, Channel, Stream
+from ohsandbox.runtime.channel import FIRST_SIGNAL_CODE, KILLED, Channel, Stream
 from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S
 from ohsandbox.runtime.process.invocation import NEWLINE, quote, script_on_stdin
 
@@ -60,6 +60,8 @@ _TAIL_BYTES = 160
 
 _COMPLAINT_BYTES = 4096
 """Bytes of a shell's message about a program that it cannot execute, unless the program's path is longer."""
+
+_READ_NOTHING = "The sandbox's worker was killed before it read a call."
 
 UNCOUNTED = "uncounted"
 """The status of a call that was not started because the sandbox lacks `dd`, which separates the stdin of two calls."""
@@ -156,6 +158,8 @@ class Worker:
         self.retired = False
         """Whether it takes no further calls: a background process holds its streams, or its stdin was closed."""
         self.calls = 0
+        self.read_nothing = False
+        """Whether it had ended before its last call was written, so that nothing of that has run."""
         self.generation = 0
         """Its pool's generation when it was opened."""
         self._complaint = f"{secret}: ".encode()
@@ -240,8 +244,9 @@ class Worker:
         try:
             self.channel.write(line + call.stdin + word + b"\n" if word else line)
         except BrokenPipeError:
-            if self.calls > 1 and not call.stdin:
-                raise WorkerUnusable("The sandbox's worker was killed before it read a call.") from None
+            self.read_nothing = not call.stdin
+            if self.calls > 1 and self.read_nothing:
+                raise WorkerUnusable(_READ_NOTHING) from None
             return  # `finish` reports how the worker ended
         if to_end:
             self._feeder = threading.Thread(target=self._feed, args=(call.stdin,), name="ohsandbox-stdin", daemon=True)
@@ -273,6 +278,8 @@ class Worker:
                 "A call was cut off: the sandbox's `dd` did not pass its input on, so its effects are unknown.",
                 remedy="Check the sandbox's `dd`, go back with `ohsandbox undo`, or make a new sandbox.",
             )
+        if code >= FIRST_SIGNAL_CODE:
+            return WorkerUnusable(_READ_NOTHING)
         words = " ".join((outcome.stderr or outcome.stdout).decode("utf-8", "replace").split())[:200]
         ending = f"its shell ended with exit code {code}" + (f": {words}" if words else "")
         if not outcome.stdout and (self.calls == 1 or self.has_shell_error(outcome.stderr)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,11 @@ import pytest
 
 from ohsandbox import CLIRuntime
 from ohsandbox.errors import SandboxFileError
+from ohsandbox.runtime.process.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from ohsandbox.runtime.process.worker import Worker
 
 
 @pytest.fixture
@@ -47,6 +47,26 @@ def test_a_program_runs_although_its_worker_is_killed_just_before(runtime: CLIRu
         ended = runtime.run(["sh", "-c", f"echo {number} >>ran; cat ran"])
         assert (ended.exit_code, ended.stdout.split()) == (0, [b"1", b"2"][:number])
     assert killed
+
+
+def test_a_program_runs_although_its_new_worker_is_killed_before_it_reads_a_line(
+    runtime: CLIRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, killed = Worker.send, list[Worker]()
+
+    def late(worker: Worker, exchange: Any) -> None:
+        if not killed:
+            killed.append(worker)
+            os.kill(worker.channel.pid, signal.SIGKILL)
+            worker.channel.wait(60)
+            with contextlib.suppress(BrokenPipeError):
+                while True:  # until the program is gone that was reading the script for it
+                    worker.channel.write(b"\n")
+        send(worker, exchange)
+
+    monkeypatch.setattr(Worker, "send", late)
+    assert runtime.run(["echo", "ran"]).stdout == b"ran\n"
+    assert killed[0].calls == 1
 
 
 def test_a_file_is_copied_or_an_error_of_ours_is_raised_if_the_program_ends_at_once(
