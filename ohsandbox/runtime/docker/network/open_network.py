@@ -299,7 +299,7 @@ def prepare(engine: Engine) -> _OpenBridge:
 
 def _addresses(engine: Engine) -> tuple[ipaddress.IPv4Network, str]:
     with _preparing, engine_errors(f"making the network {NETWORK!r}"):
-        tries = (_found_bridge(engine) or _made_bridge(engine) for _ in range(_JOIN_TRIES))
+        tries = (_found_bridge(engine) or _made_bridge(engine, left=left) for left in reversed(range(_JOIN_TRIES)))
         if (found := next(filter(None, tries), None)) is None:
             raise SandboxUnavailable(f"The network {NETWORK!r} is removed each time it is created. Try again later.")
     told = ((found.get("IPAM") or {}).get("Config") or [{}])[0]
@@ -315,8 +315,8 @@ def _found_bridge(engine: Engine) -> dict[str, Any] | None:
     return next((one for one in engine.api.networks(names=[NETWORK]) if one["Name"] == NETWORK), None)
 
 
-def _made_bridge(engine: Engine) -> dict[str, Any] | None:
-    """Create the bridge; return None if it was removed meanwhile.
+def _made_bridge(engine: Engine, *, left: int) -> dict[str, Any] | None:
+    """Create the bridge; return None if it was removed meanwhile, or could not be created and tries are left.
 
     The kernel refuses a second device of its name; engines before 25 allow two such networks.
     """
@@ -328,7 +328,9 @@ def _made_bridge(engine: Engine) -> dict[str, Any] | None:
     except OhsandboxError:
         if (made := _found_bridge(engine)) is not None:  # another process has created it at the same time
             return made
-        raise
+        if not left:  # it may have been another process's, which is removed by now
+            raise
+        return None
     return _found_bridge(engine)
 
 

@@ -13,11 +13,13 @@ import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from docker.errors import DockerException
 
-from ohsandbox.errors import SandboxRefused, UsageError
+from ohsandbox.errors import SandboxRefused, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 from ohsandbox.runtime.docker.network import network_pool, open_network
 from ohsandbox.runtime.docker.network.network_pool import NetworkPool
@@ -348,3 +350,29 @@ def test_a_network_of_that_name_that_is_not_ours_is_refused(engine: Engine, monk
     monkeypatch.setattr(open_network, "NETWORK", "bridge")
     with pytest.raises(SandboxRefused, match="was not created by ohsandbox"):
         open_network.prepare(engine)
+
+
+def test_a_bridge_that_another_process_makes_and_removes_meanwhile_is_made_again() -> None:
+    """The engine refuses ours while theirs is there; by the time we look for theirs, `gc` has removed it."""
+    made: list[dict[str, Any]] = []
+    refusals = [DockerException("network with name ohsandbox already exists")] * 2
+
+    class Api:
+        def info(self) -> dict[str, str]:
+            return {"ID": "x"}
+
+        def networks(self, names: list[str]) -> list[dict[str, Any]]:
+            return [one for one in made if one["Name"] in names]
+
+        def create_network(self, name: str, *, labels: dict[str, str], **_: object) -> None:
+            if refusals:
+                raise refusals.pop()
+            subnet = {"Subnet": "172.30.0.0/16", "Gateway": "172.30.0.1"}
+            made.append({"Name": name, "Driver": "bridge", "Labels": labels, "IPAM": {"Config": [subnet]}})
+
+    engine: Any = SimpleNamespace(api=Api())
+    assert open_network._addresses(engine)[1] == "172.30.0.1"
+    made.clear()
+    refusals += [DockerException("no address pool")] * 20
+    with pytest.raises(SandboxUnavailable, match="no address pool"):
+        open_network._addresses(engine)
