@@ -209,6 +209,8 @@ def parse_yaml(text: str) -> YamlFile:
         raise InvalidYaml([_YamlFault(mark.line + 1 if mark else None, message)]) from None
     except KeyError as error:
         raise InvalidYaml([_YamlFault(None, f"not YAML: {str(error)[:100]} is not a boolean")]) from None
+    except TypeError:  # `!!seq` before a key that is no list
+        raise InvalidYaml([_YamlFault(None, "not YAML: a key is a list or a mapping")]) from None
     except (yaml.YAMLError, ValueError) as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1 if hasattr(error, "position") else None
         raise InvalidYaml([_YamlFault(line, f"not YAML: {str(error).partition(chr(10))[0][:200]}")]) from None

@@ -71,3 +71,9 @@ def test_a_hostile_text_is_told_with_its_line_and_is_no_other_error(text: str, f
 
 def test_merged_keys_give_way_to_those_that_are_written() -> None:
     assert parse_yaml("a: &a {k: 1, l: 1}\nb: {<<: *a, k: 2}").value["b"] == {"k": 2, "l": 1}
+
+
+@pytest.mark.parametrize("text", ["!!seq =:", "!!map 3? ` : x", "? !!seq\n: 1"])
+def test_a_key_that_claims_to_be_a_list_is_a_fault_of_the_text(text: str) -> None:
+    with pytest.raises(InvalidYaml, match=r"not YAML: \S+"):
+        parse_yaml(text)

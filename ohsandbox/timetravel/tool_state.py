@@ -15,7 +15,7 @@ from ohsandbox.errors import ToolError, UsageError
 from ohsandbox.persistence.layout import TOOL_SNAPSHOTS_NAME, TOOLS_NAME
 from ohsandbox.private_files import make_private_dir
 from ohsandbox.state import ConversationState
-from ohsandbox.strict_json import load_json
+from ohsandbox.strict_json import is_object, load_json
 from ohsandbox.timetravel.snapshots.manifest import Manifest, changes_between
 from ohsandbox.timetravel.snapshots.store import SnapshotStore
 from ohsandbox.tools.task_tracker import TOOL_NAME as TASK_TRACKER
@@ -112,7 +112,8 @@ def _last_plan(events: Iterable[SDKEvent]) -> dict[str, Any] | None:
     for event in events:
         data = event.data
         if event.type == "tool_call" and data["name"] == TASK_TRACKER:
-            calls[data["tool_call_id"]] = load_json(data["arguments"])
+            if is_object(data["arguments"]):  # a call with others is refused, and changes nothing
+                calls[data["tool_call_id"]] = load_json(data["arguments"])
         elif event.type == "tool_result" and data["tool_call_id"] in calls:
             arguments = calls.pop(data["tool_call_id"])
             if data["result"]["status"] == "ok" and arguments.get("command") == "plan":

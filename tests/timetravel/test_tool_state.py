@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox import DockerRuntime
+from ohsandbox import DockerRuntime, events
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.storage import read_stored
 from ohsandbox.persistence import read_events
 from ohsandbox.persistence.layout import TOOL_SNAPSHOTS_NAME
 from ohsandbox.timetravel import fork as forks
+from ohsandbox.timetravel import tool_state
 from ohsandbox.timetravel.fork import TOOLS_UNKNOWN, fork
 from ohsandbox.timetravel.turns import seq_before_turns
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
@@ -102,6 +103,15 @@ def test_the_task_list_is_that_of_the_event_also_between_checkpoints(stored: Pat
         assert len(titles(fork(stored, seq).directory)) == number
         assert len(titles(fork(stored, seq - 1).directory)) == number - 1
     assert titles(fork(stored, -1).directory) == []
+
+
+@pytest.mark.parametrize("arguments", ["{not json", "[1]", '"plan"', ""])
+def test_a_call_with_arguments_that_are_no_object_does_not_stand_in_the_way(arguments: str) -> None:
+    called: Any = events.tool_call(
+        tool_call_id="1", name="task_tracker", arguments="{}", response_id="r", call_index=0, total_calls=1
+    )
+    called.data["arguments"] = arguments  # a log that another program has written
+    assert tool_state._last_plan([called]) is None
 
 
 def test_a_fork_of_a_fork_goes_back_before_the_first_fork(stored: Path) -> None:

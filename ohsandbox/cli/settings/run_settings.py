@@ -60,7 +60,7 @@ def with_mcp_file(settings: Settings, file: Path | None) -> Settings:
         MCPConfigError: the settings' servers or the file's are invalid; the message names the file.
     """
     from ohsandbox.mcp import MCPConfig, MCPConfigError, read_mcp_config  # noqa: PLC0415 - few runs have servers
-    from ohsandbox.mcp.config import merged_configs  # noqa: PLC0415 - few runs have servers
+    from ohsandbox.mcp.config import check_server_names, merged_configs  # noqa: PLC0415 - few runs have servers
 
     try:
         config = MCPConfig.parse(settings.mcp_config or {})
@@ -76,7 +76,12 @@ def with_mcp_file(settings: Settings, file: Path | None) -> Settings:
         raise type(error)(f"{error}{remedy}") from error
     for name in config.servers.keys() & added.servers.keys():
         say(f"MCP server {name!r} of the settings is replaced by the one in {file}.")
-    return settings.with_flags(mcp={}, mcpServers=merged_configs(config, added).to_dict()["mcpServers"])
+    merged = merged_configs(config, added)
+    try:
+        check_server_names(merged.servers)
+    except MCPConfigError as error:
+        raise MCPConfigError(f"The settings' servers and those of {str(file)!r}: {error}") from None
+    return settings.with_flags(mcp={}, mcpServers=merged.to_dict()["mcpServers"])
 
 
 def settings_elsewhere(what: RunOptions, project: UsedProject | None, *, given: Settings) -> Settings:

@@ -66,3 +66,15 @@ def test_a_wrong_server_is_told_with_its_file(
     line = ended.err.splitlines()[-1]
     assert f"{file if is_flag else f'Settings file {str(file)!r}'}: {told}" in line
     assert "Correct the file" in line
+
+
+def test_servers_of_two_files_that_are_too_alike_are_told_with_the_file(invoke: Invoke, home: Path) -> None:
+    state = home / ".ohsandbox"
+    state.mkdir(exist_ok=True)
+    for name, server in (("settings.json", "my-server"), ("mcp.json", "my_server")):
+        (state / name).write_text(json.dumps({"mcpServers": {server: {"command": "x"}}}))
+        (state / name).chmod(0o600)
+    ended = invoke("mcp", "list", "--runtime", "cli", "--mcp-config", str(state / "mcp.json"))
+    assert ended.code == 2
+    assert f"those of {str(state / 'mcp.json')!r}: MCP servers 'my-server' and 'my_server'" in ended.err
+    assert ended.err.rstrip().endswith("Rename one.")
