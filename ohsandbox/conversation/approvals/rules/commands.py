@@ -66,8 +66,9 @@ _OTHER_SHELLS = names("elvish xonsh nu osh oil ysh tcsh csh ion rc es murex ngs"
 _EVALUATING = names("eval source . trap alias")
 _SMALL_LANGUAGES = names("awk gawk mawk nawk sed gsed make sqlite3 psql mysql")
 _SENDING = names("nc ncat netcat socat telnet curl wget mail sendmail ssh xh dig nslookup")
+_PRINTS_NAMES = names("echo printf wc ls file stat basename dirname [ test read")
 _PLAIN_SOURCES = names("cat echo printf yes true")
-_SAYS_VERSION = {("--version",), ("-V",), ("--help",), ("-v",), ("-h",)}
+_SAYS_VERSION = {("--version",), ("--test",), ("-V",), ("--help",), ("-v",), ("-h",)}
 _MAX_FILES = 1000
 
 _INSTALLED = re.compile(
@@ -223,12 +224,11 @@ class _Rules:
         elif "/" in command.path and not is_script and not _INSTALLED.match(command.path):
             self.note(Finding("MEDIUM", f"Runs {quoted(command.path)}, which is not a file of the workspace."))
         is_unknown = arguments.usage is None and not is_ruled(command.program)
-        is_fed = command.stdin is not None or command.fed & (_FOREIGN | {"echo", "printf"})
+        is_fed = command.stdin is not None or not command.fed.isdisjoint(_FOREIGN | {"echo", "printf"})
         if is_unknown:
             self.note(Finding("MEDIUM", f"The rules do not know {quoted(command.program)}."))
-        if (is_unknown and (is_fed or command.program in _OTHER_SHELLS)) or (
-            is_fed and _is_unjudged(arguments) and not _ANSWER.fullmatch(command.stdin or "-")
-        ):
+        is_fed = is_fed and not _ANSWER.fullmatch(command.stdin or "-")
+        if (is_unknown and command.program in _OTHER_SHELLS) or (is_fed and _is_unjudged(arguments)):
             self.note(Finding("HIGH", f"Gives {command.program}, which the rules do not know, a text that it may run."))
         if arguments.usage is None or any(arguments.of_kind("asks", "command", UNKNOWN)):
             self._each(hazards_in(command), depth)
@@ -331,11 +331,11 @@ class _Rules:
                 self.note(Finding("MEDIUM", f"Runs what another program writes with {name}."))
         if sources and (name in _SENDING or "s_client" in command.arguments):
             self.note(Finding("HIGH", f"Sends the output of {listed} out with {name}."))
-        if command.consumer in _EVALUATING or is_interpreter(command.consumer):
-            if name in DOWNLOADERS:
-                self.note(Finding("HIGH", "Runs what it downloads."))
-            elif name in _DECODERS:
-                self.note(Finding("HIGH", "Runs what it decodes."))
+        if any(source.endswith(" ~") for source in sources) and _opens_names(command):
+            self.note(Finding("HIGH", f"Hands all that {listed} lists to {name}, keys and passwords included."))
+        is_run = command.consumer in _EVALUATING or is_interpreter(command.consumer)
+        if is_run and name in DOWNLOADERS | _DECODERS:
+            self.note(Finding("HIGH", f"Runs what it {'downloads' if name in DOWNLOADERS else 'decodes'}."))
         if name in {"source", "."} and command.operands and not self._script(command.operands[0], command):
             computed = bool(set(command.operands[0]) & set("$`"))
             self.note(Finding("HIGH" if computed else "MEDIUM", f"Runs {quoted(command.operands[0])} in this shell."))
@@ -359,8 +359,14 @@ class _Rules:
                 self._files[target] = (whole, was_foreign or name in _FOREIGN or bool(decoded))
 
 
+def _opens_names(command: SimpleCommand) -> bool:
+    """Whether the command may open files whose names it gets from another one."""
+    receiver = (*arguments_of(command).command[:1], command.program)[0]
+    is_given = command.program in {"xargs", "parallel"} or not command.computed.isdisjoint(command.arguments)
+    return is_given and receiver not in _PRINTS_NAMES
+
+
 def _is_unjudged(arguments: Arguments) -> bool:
-    """Whether the table knows the program, and does not say what it does with its input."""
+    """Whether the table does not say what the program does with its input."""
     usage = arguments.usage
-    is_pager = usage is not None and "--pager" in usage.options
-    return usage is not None and not is_pager and not {"asks*", "unknown*"}.isdisjoint(usage.operands)
+    return usage is None or ("--pager" not in usage.options and not {"asks*", "unknown*"}.isdisjoint(usage.operands))

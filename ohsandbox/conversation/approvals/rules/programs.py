@@ -124,10 +124,14 @@ _RULES = (
         r"\A(?!.*\0(?:-[a-zA-Z]*t|--list))(?=.*\0(?:-[a-zA-Z]*i|--extract))", re.DOTALL)),
     Rule("go", "HIGH", _DOWNLOADS, text=re.compile(r"\A\0run\0(?:-[^\0]*\0){0,9}[^@\0]*@")),
 
-    Rule("npm pnpm yarn cargo poetry uv flit hatch mvn mvnw gradle gradlew sbt turbo nx lerna", "HIGH", _PUBLISHES,
-         words="publish unpublish deploy deprecate dist-tag"),
-    Rule("gem docker podman dotnet dvc", "HIGH", _PUBLISHES, "--push", words="push"),
-    Rule("twine huggingface-cli hf", "HIGH", _PUBLISHES, words="upload"),
+    Rule("npm pnpm yarn bun deno jsr cargo poetry uv flit hatch pdm rye maturin mvn mvnw gradle gradlew sbt lein mill "
+         "mix rebar3 dart flutter turbo nx lerna changeset vsce ovsx elm opam nimble spago", "HIGH", _PUBLISHES,
+         words="publish hex.publish unpublish deploy deprecate dist-tag"),
+    Rule("gem docker podman nerdctl buildah dotnet nuget pod dvc crane oras", "HIGH", _PUBLISHES, "--push",
+         words="push"),
+    Rule("twine huggingface-cli hf maturin cabal stack luarocks anaconda", "HIGH", _PUBLISHES, words="upload"),
+    Rule("semantic-release gh-pages surge", "HIGH", _PUBLISHES),
+    Rule("goreleaser skopeo", "HIGH", _PUBLISHES, words="release copy sync"),
     Rule("fab cap kamal heroku fly flyctl vercel netlify firebase wrangler serverless sls pulumi cdk sam", "HIGH",
          _PUBLISHES, "--prod --production", words="deploy publish destroy remove up run ssh push delete rollback"),
     Rule("ansible ansible-playbook", "HIGH", _REMOTE,
@@ -306,9 +310,13 @@ def _find(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
         wide = any(is_wide(target, workdir=workdir) and target.rstrip("/") != workdir for target in targets)
         wide = wide and not command.operands[0].startswith(".")
         yield Finding("HIGH" if wide else "MEDIUM", "Deletes what `find` finds.")
-    if command.has("-exec", "-execdir", "-ok", "-okdir"):
-        if any(is_home(target) for target in command.operands[:1]):
-            yield Finding("HIGH", f"Hands all of {quoted(command.operands[0])} on, keys and passwords included.")
+    starts = [item.text for item in arguments_of(command).of_kind("read") if not item.option]
+    runs = any(arguments_of(command).of_kind("argv"))
+    if (runs or command.consumer not in {"", "echo", "printf", "wc", "ls", "file", "stat"}) and any(
+        map(is_home, starts)
+    ):
+        yield Finding("HIGH", f"Hands all of {quoted(' '.join(starts))} on, keys and passwords included.")
+    if runs:
         words = {word.rsplit("/", 1)[-1] for word in command.arguments}
         runs_shell = not words.isdisjoint(
             {"sh", "bash", "dash", "zsh", "ksh", "ash", "xargs", "eval", "python", "perl"}
@@ -362,6 +370,8 @@ def _perl(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
     for item in arguments_of(command).of_kind("read", "script"):
         if re.match(r"\s{0,9}(?:\||\+?>)|.*\|\s{0,9}\Z", item.text, re.DOTALL):
             yield Finding("HIGH", f"Has perl run a command or write a file: {quoted(item.text)}.")
+        elif item.text in command.computed or re.match(r"[*?\[]", item.text):
+            yield Finding("MEDIUM", f"Has perl open a computed name, which may be a command: {quoted(item.text)}.")
 
 
 def _move(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
@@ -411,7 +421,7 @@ _BY_TARGET: dict[str, Callable[[SimpleCommand, str], Iterator[Finding]]] = {
     "ln": _link,
     "kill": _kill,
     **dict.fromkeys(("chmod", "chown", "chgrp"), _change_rights),
-    **dict.fromkeys(("find", "fd"), _find),
+    **dict.fromkeys(("find", "fd", "fdfind"), _find),
     **dict.fromkeys(("sed", "gsed"), _sed),
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
     **dict.fromkeys(("cd", "pushd"), _change_directory),

@@ -46,7 +46,9 @@ _COMMAND_KEYWORDS = frozenset({"args", "argv", "cmd", "command", "executable", "
 _OUTSIDE = re.compile(r"(?:~|/(?:root|home|Users|etc|usr|var|opt|s?bin|lib|boot|srv|proc|sys|dev)(?:/|$))\S*")
 _PATHS = frozenset({"Path", "PurePath", "PosixPath"})
 _THIS_MACHINE = re.compile(r"https?://(?:localhost|127\.0\.0\.1)(?::\d+)?(?:[/?#]|$)")
-_EVALUATING_MODULES = frozenset({"pickle", "marshal", "dill", "cloudpickle", "shelve", "joblib"})
+_PICKLES = known_names("pickles")
+_LOADS = frozenset({"load", "loads", "load_all", "Unpickler"})
+_PLAIN_LOADERS = known_names("plain loaders")
 _RUNS_TEXT = frozenset({"timeit", "repeat", "Timer", "runctx", "runeval"})
 _NETWORK_MODULES = known_names("network modules")
 _SENDS = known_names("sends")
@@ -149,17 +151,27 @@ class _PythonReader:
         self._bound = frozenset(bound)
         self._computes_path = False
         """Whether it writes or deletes a file of which no constant is the path."""
+        self._unpickles = any(
+            alias.name.split(".")[0] in _PICKLES or (isinstance(node, ast.ImportFrom) and node.module in _PICKLES)
+            for node in nodes
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        )
+        """Whether it imports a module whose `load` runs code."""
+        self._known_searches = {id(use) for node in nodes for use in _known_searches(node)}
         self._outside: set[str] = set()
         """Constants that are paths outside a workspace, and names by which it may get one."""
 
     def look(self, node: ast.AST) -> None:
         self.texts += [f"{name}={shlex.quote(value)} :" for name, value in _variables(node)]
         if isinstance(node, ast.Import | ast.ImportFrom):
-            self.findings += _import_findings(node)
+            self.findings += [*_import_findings(node), *_renaming_findings(node)]
         elif isinstance(node, ast.Attribute):
             self._name(node.attr, base=_base(node))
+            if node.attr == "path" and _base(node) == "sys" and id(node) not in self._known_searches:
+                self.findings.append(Finding("MEDIUM", "Changes where Python finds modules (sys.path)."))
             if id(node) not in self._called and isinstance(node.ctx, ast.Load):
-                if node.attr in _RUNS_ALWAYS:
+                if node.attr in _RUNS_ALWAYS or (node.attr in _LOADS and _base(node) in _PICKLES):
                     self.findings.append(Finding("HIGH", f"Runs programs by another name ({node.attr})."))
                 self._computes_path |= node.attr in _DELETES | _DELETES_TREE and _base(node) in {"os", "shutil"}
         elif isinstance(node, ast.Name):
@@ -232,7 +244,7 @@ class _PythonReader:
         self._evaluating_call(node, name, base)
         self._file_call(node, name, base)
         if ast.unparse(node.func).startswith("sys.path."):
-            self.texts += [f"PYTHONPATH={shlex.quote(text)} :" for text in map(_string, node.args) if text is not None]
+            self.texts += [f"PYTHONPATH={shlex.quote(text)} :" for text in map(_path, node.args) if text is not None]
         keywords = {keyword.arg for keyword in node.keywords}
         if name == "getattr" and not (len(node.args) > 1 and isinstance(node.args[1], ast.Constant)):
             self.findings.append(Finding("HIGH", "Does what the rules cannot read (getattr of a computed name)."))
@@ -247,13 +259,19 @@ class _PythonReader:
 
     def _evaluating_call(self, node: ast.Call, name: str, base: str) -> None:
         """A call that evaluates a text, or data that hold code."""
+        is_plain = "weights_only=True" in map(ast.unparse, node.keywords)
         is_pandas = name == "eval" and isinstance(node.func, ast.Attribute) and (node.args or node.keywords)
         if (
             is_pandas
-            or (name in {"load", "loads", "Unpickler"} and base in _EVALUATING_MODULES)
+            or (name in {"open", "decode"} and base in _PICKLES)
+            or (
+                name in _LOADS and base not in _PLAIN_LOADERS and (base in _PICKLES or self._unpickles) and not is_plain
+            )
             or _is_unpickling(node, name, base)
         ):
             self.findings.append(Finding("HIGH", f"Does what the rules cannot read ({base}.{name})."))
+        elif name in _LOADS and base not in _PLAIN_LOADERS | {""} and not is_plain:
+            self.findings.append(Finding("MEDIUM", f"The rules do not know what {quoted(f'{base}.{name}')} does."))
         if name in _RUNS_TEXT or (name == "run" and base in {"cProfile", "profile", "pdb", "trace"}):
             for text in filter(None, map(_string, node.args)):
                 inner = read_python(text)
@@ -339,6 +357,16 @@ def _import_findings(node: ast.Import | ast.ImportFrom) -> Iterator[Finding]:
             yield Finding("MEDIUM", f"The rules do not know what the module {root} is used for.")
 
 
+def _renaming_findings(node: ast.Import | ast.ImportFrom) -> Iterator[Finding]:
+    """Findings in imports that give a name by which the rules would not know a call."""
+    root = ((node.module or "") if isinstance(node, ast.ImportFrom) else "").split(".")[0]
+    for alias in node.names:
+        if (root, alias.name) == ("sys", "path") or (alias.asname and (root, alias.name) == ("", "sys")):
+            yield Finding("MEDIUM", "Changes where Python finds modules (sys.path).")
+        if alias.asname and (root == "yaml" or (root in _PICKLES and alias.name in _LOADS)):
+            yield Finding("HIGH", f"Does what the rules cannot read ({root}.{alias.name}).")
+
+
 def _variables(node: ast.AST) -> Iterator[tuple[str, str]]:
     """Constants that may set a variable by which programs work: of an item of a dictionary, or of a word of a call."""
     pairs: list[tuple[ast.AST | None, ast.AST]] = []
@@ -366,14 +394,31 @@ def _base(node: ast.AST) -> str:
     return "" if value is None else "?"
 
 
+def _known_searches(node: ast.AST) -> Iterator[ast.AST]:
+    """`sys.path` where it is only read, or gets a constant path."""
+    if isinstance(node, ast.For | ast.comprehension):
+        yield node.iter
+    elif isinstance(node, ast.Call):
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        if name in {"print", "pprint", "len", "list", "sorted", "repr", "str", "join"}:
+            yield from node.args
+        elif name in {"insert", "append"} and node.args and _path(node.args[-1]) is not None:
+            yield getattr(node.func, "value", node)
+
+
 def _is_unpickling(node: ast.Call, name: str, base: str) -> bool:
     """Whether the call reads data whose objects may run code, beside those of pickle itself."""
     given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
     loader = given.get("Loader") or (ast.unparse(node.args[1]) if len(node.args) > 1 else "SafeLoader")
+    allows = given.get("allow_pickle") or (ast.unparse(node.args[2]) if len(node.args) > 2 else "False")  # noqa: PLR2004 - numpy.load
     return (
-        name in {"read_pickle", "unsafe_load", "unsafe_load_all"}
-        or (base == "yaml" and name in {"load", "load_all"} and not loader.endswith(("SafeLoader", "BaseLoader")))
-        or (name == "load" and (given.get("weights_only") == "False" or given.get("allow_pickle") == "True"))
+        name in {"read_pickle", "unsafe_load", "unsafe_load_all", "full_load", "full_load_all"}
+        or (
+            name in {"load", "load_all"}
+            and (base == "yaml" or loader.endswith("Loader"))
+            and not loader.endswith(("SafeLoader", "BaseLoader"))
+        )
+        or (name == "load" and (given.get("weights_only") == "False" or allows != "False" or None in given))
     )
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox import host_programs
-from ohsandbox.conversation.approvals.rules import Finding
+from ohsandbox.conversation.approvals.rules import Finding, names
 from ohsandbox.conversation.approvals.rules.arithmetic import Arithmetic
+from ohsandbox.conversation.approvals.rules.paths import is_home
 from ohsandbox.conversation.approvals.rules.shell_words import (
     COMPUTED,
     SENTINELS,
@@ -56,6 +57,9 @@ _MAX_DIRECTORY_CHARS = 512
 """Limit of a tracked directory: rules on paths would take longer with each `cd`."""
 
 _OUTPUT = frozenset({">", ">>", ">|", ">!", ">>!", "&>", "&>>", "<>", ">&"})
+_LISTERS = names("find fd fdfind ls tree du")
+"""Programs that print the names of files."""
+
 _PIPES = frozenset({"|", "|&"})
 
 
@@ -321,6 +325,8 @@ class _TreeWalker:
                 )
             elif kind == "CoprocClause":
                 at = at._replace(is_aside=True)
+            elif kind == "WordIter":
+                at = at._replace(consumer="for")
             elif kind == "ForClause":
                 self._loop(node.get("Loop") or {})
             yield from ((value, at) for value in node.values() if isinstance(value, dict | list))
@@ -359,7 +365,8 @@ class _TreeWalker:
                 self.commands.append(simple)
         simple = self.commands[-1]
         if at.pipe is not None:
-            at.pipe.current.add(as_written.program)
+            lists_home = as_written.program in _LISTERS and any(map(is_home, as_written.operands))
+            at.pipe.current.add(f"{as_written.program} ~" if lists_home else as_written.program)
             at.pipe.said = simple.stdin if simple.program == "cat" else None
             if simple.program in {"echo", "printf"}:
                 at.pipe.said = " ".join(simple.arguments)

@@ -42,8 +42,8 @@ _MODULE = re.compile(r"@?\w[\w-]*(?:/\w[\w.-]*)*")
 _MODULE_FILE = re.compile(r"\./(?:[\w@-][\w@.-]*/)*[\w@-][\w@.-]*")
 """A module by a path below the working directory."""
 
-_HOSTED = re.compile(r"\w[\w.-]*/\w[\w.-]*(?:#\S*)?")
-"""A package as OWNER/NAME: npm and its kin take it from GitHub. A directory is `./NAME`."""
+_HOSTED = re.compile(r"(?:@?[\w.-]{1,214}(?:/[\w.-]{1,214})?@)?\w[\w.-]*/\w[\w.-]*(?:#\S*)?")
+"""A package as OWNER/NAME, also after a name and `@`: npm and its kin take it from GitHub. A directory is `./NAME`."""
 
 _PACKAGES = known_names("packages")
 
@@ -74,6 +74,11 @@ _PROSE = re.compile(r"-m|--(?:message|title|description|comment|body|subject)")
 
 _ADDRESSES = known_names("address options")
 """Options whose value is a part of an address, as `/app/`, that looks like a path."""
+
+_SYSTEM = re.compile(
+    r"~|\.\.|/(?:bin|boot|dev|etc|home|lib\w*|media|mnt|opt|proc|root|run|sbin|srv|sys|tmp|usr|var)(?:/|$)"
+)
+"""Beginnings of paths that are no part of an address."""
 
 _ELSEWHERE = re.compile(r"(?:^-\w|^|[=:,@])((?:/|~|\.\.(?:/|$)|\$HOME\b|\$\{HOME\}).*)", re.DOTALL)
 """Group 1 is a path in a word, after an option or a separator."""
@@ -203,7 +208,8 @@ def _written(item: Argument, arguments: Arguments, command: SimpleCommand) -> li
         source = re.search(r"(?:source|src)=([^,]+)", text)
         path = source[1] if source else text.partition(":")[0]
         return [path] if path[:1] in {"/", "~", ".", "$"} else []
-    is_address = text.partition("=")[0] in _ADDRESSES
+    option, _, value = text.partition("=")
+    is_address = option in _ADDRESSES and not _SYSTEM.match(value)
     if (item.kind == "report" and not is_address) or (item.kind == "assign" and item.option.startswith("-")):
         return [path for path in re.split(r"[:=,]", text) if path[:1] in {"/", "~", "."}]
     if command.program == "dd" and text.startswith("of="):

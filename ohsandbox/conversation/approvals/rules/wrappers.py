@@ -68,7 +68,8 @@ def runs_input(command: SimpleCommand) -> bool:
     is_alone, name = False, command.program
     if is_interpreter(name):
         script = script_of(command)
-        is_alone, name = not any(script), basename(script.file)
+        usage = arguments_of(command).usage
+        is_alone, name = not any(script) and (usage is None or usage.outer is None), basename(script.file)
     is_script = "/" in command.path and name == command.program
     words = command.operands if name in _FRAMEWORKS else command.operands[:1] if is_script else ()
     is_given_code = any(word.split("=", 1)[0] in _CODE_OPTIONS for word in command.arguments)
