@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 RECONNECT_S = 30.0
 """Seconds to wait for a stopped engine: a restart of dockerd took 5 s with ten containers."""
+_RECONNECT_PERIOD_S = 0.5
 _USER_FILES = ("/etc/passwd", "/etc/group")
 """The engine reads them on each start of a container or of a process in it. If one is a FIFO, engine 20.10 never comes
 back: from a container's start it holds that container's lock, so neither inspect nor remove returns."""
@@ -105,7 +106,8 @@ class Container:
     def paused(self, *, waits: bool = True) -> Iterator[None]:
         """Context in which the container's processes are paused, if the engine can pause (a rootless one may not).
 
-        Entering it waits for execs that are starting, and for other such contexts; no exec starts within it.
+        Entering it waits for execs that are starting, and for other such contexts; no exec starts within it. Leaving it
+        waits up to RECONNECT_S for an engine whose connection is lost.
 
         Raises:
             SandboxPaused: another such context has it paused, and waits is False.
@@ -119,19 +121,43 @@ class Container:
         try:
             with self._changed:
                 self._changed.wait_for(lambda: not self._starting)
-            with contextlib.suppress(SandboxUnavailable), engine_errors(f"pausing sandbox {self.name!r}"):
-                self.engine.api.pause(self.id)
-                is_paused = True
+            try:
+                with engine_errors(f"pausing sandbox {self.name!r}"):
+                    self.engine.api.pause(self.id)
+                    is_paused = True
+            except EngineUnavailable:
+                self._unpause(lost=True)  # the engine may have done it before the connection was lost
+                raise
+            except SandboxUnavailable:
+                pass
             yield
         finally:
             try:
                 if is_paused:
-                    with engine_errors(f"going on with sandbox {self.name!r}"):
-                        self.engine.api.unpause(self.id)
+                    self._unpause()
             finally:
                 with self._changed:
                     self._frozen = False
                     self._changed.notify_all()
+
+    def _unpause(self, *, lost: bool = False) -> None:
+        """Unpause the container. After a try, or with `lost` a pause, whose answer was lost, it may run already."""
+        deadline = time.monotonic() + RECONNECT_S
+        while True:
+            try:
+                with engine_errors(f"going on with sandbox {self.name!r}"):
+                    self.engine.api.unpause(self.id)
+            except EngineUnavailable:
+                if time.monotonic() >= deadline:
+                    raise
+                lost = True
+                time.sleep(_RECONNECT_PERIOD_S)
+            except SandboxUnavailable:
+                if lost and not self.inspect()["State"].get("Paused"):
+                    return
+                raise
+            else:
+                return
 
     def inspect(self) -> dict[str, Any]:
         """Return the engine's description of the container; raise SandboxGone if it no longer exists."""
@@ -345,7 +371,7 @@ class Container:
             except EngineUnavailable:
                 if time.monotonic() >= deadline:
                     raise
-                time.sleep(0.5)
+                time.sleep(_RECONNECT_PERIOD_S)
         if state.get("Paused"):
             raise self._paused()
         if state.get("Running") and self.started and state.get("StartedAt") == self.started:

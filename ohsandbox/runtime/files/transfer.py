@@ -10,6 +10,7 @@ import contextlib
 import errno
 import io
 import os
+import secrets
 import stat
 import tarfile
 import threading
@@ -18,7 +19,7 @@ from importlib.resources import files as resources
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ohsandbox.arguments import expect
-from ohsandbox.errors import OhsandboxError, UsageError, file_error
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError, file_error
 from ohsandbox.paths import DIRECTORY, open_directory, refuse_link
 from ohsandbox.runtime.files import unpack
 from ohsandbox.runtime.files.operations import error_of, overtime, stalled
@@ -44,6 +45,8 @@ _MOST_SAID_BYTES = 64 * 1024 * 1024
 """Maximum size of tar's messages in bytes, of which a line for each of 200,000 members is a third; a program that
 prints more is not tar."""
 
+_LOST = 126
+"""An engine's exit code of a process whose connection broke (20.10). A tar that fails says why."""
 _END_S = 5.0
 """Seconds for a killed process to end, which takes milliseconds; one in uninterruptible sleep (a dead disk) remains
 until the sandbox ends."""
@@ -76,11 +79,12 @@ def upload(
             target names a directory.
         SandboxFileError: source does not exist, the sandbox cannot store it, or this machine cannot read it.
         ToolError: source exceeds a limit; nothing was sent.
+        SandboxUnavailable: the sandbox or its engine is gone; of a single file no part is left under its name.
     """
     with host_errors(source), _SourceTree(source, target, only) as tree:
         tree.check(limits)
         directory, _, name = (target, "", "") if tree.is_dir else target.rpartition("/")
-        with _start(open_channel, "ohs_unpack", directory or "/", name) as channel:
+        with _start(open_channel, "ohs_unpack", directory or "/", name, tree.member_name) as channel:
             unpacker = _Unpacker(channel, limits.timeout_s)
             try:
                 with contextlib.suppress(BrokenPipeError):
@@ -155,7 +159,8 @@ class _SourceTree:
             SandboxFileError: ENOENT, source does not exist.
         """
         self._only = only
-        self._target_name = target.rpartition("/")[2]
+        self.member_name = f".ohs-{secrets.token_hex(8)}.tmp"
+        """The name of a single file until it is complete."""
         self.skipped: list[str] = []
         self._name, self.is_dir = "", True
         try:
@@ -173,7 +178,7 @@ class _SourceTree:
             if not stat.S_ISREG(os.stat(self._name, dir_fd=self._directory, follow_symlinks=False).st_mode):
                 refuse_link(self._name, self._directory, source)
                 raise UsageError(f"{str(source)!r} is neither a file nor a directory. Only those can be uploaded.")
-            if self._target_name in ("", ".", ".."):
+            if target.rpartition("/")[2] in ("", ".", ".."):
                 raise UsageError(
                     f"{target!r} names a directory, and {str(source)!r} is a file. Add the file's new name."
                 )
@@ -190,7 +195,7 @@ class _SourceTree:
             yield from _below(self._directory, "", self._only)
             return
         facts = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
-        yield _SourceEntry(self._target_name, self._name, self._directory, facts)
+        yield _SourceEntry(self.member_name, self._name, self._directory, facts)
 
     def check(self, limits: TransferLimits) -> None:
         """Raise ToolError if the source exceeds a limit, before anything is sent."""
@@ -309,6 +314,7 @@ class _Unpacker(io.RawIOBase):
 
         Raises:
             SandboxFileError: the process failed, or stopped reading.
+            SandboxUnavailable: the connection to it was lost.
         """
         self._thread.join()
         if self._stalled:
@@ -316,6 +322,10 @@ class _Unpacker(io.RawIOBase):
         if self._is_overtime:
             raise overtime(self._timeout_s, path)
         code = self._channel.wait()
+        if code == _LOST and not self._said:
+            raise SandboxUnavailable(
+                f"The connection to the sandbox was lost in the upload of {path!r}. Upload it again."
+            )
         if code != 0:
             raise error_of(self._said, code, path)
 

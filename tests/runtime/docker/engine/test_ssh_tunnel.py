@@ -227,6 +227,38 @@ def test_all_of_a_sandbox_works_over_one_connection_that_is_lost_and_made_again(
         assert warm.execute("echo 1").output == "1\n"
 
 
+@needs_server
+@pytest.mark.docker
+@pytest.mark.one_engine
+def test_a_lost_connection_leaves_no_sandbox_paused_and_no_part_of_a_file(
+    machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with DockerRuntime(f"{BASE}:debian") as sandbox:
+        tunnel = tunnel_to(machine)
+        api = sandbox._require_sandbox().container.engine.api
+        ssh = tmp_path / "bin/ssh"
+
+        def lose_the_network(*_: object, **__: object) -> None:
+            ssh.rename(ssh.with_name("no-ssh"))
+            _cut(tunnel)
+            threading.Timer(1, ssh.with_name("no-ssh").rename, [ssh]).start()
+            raise EngineUnavailable("The engine did not answer.")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(api, "commit", lose_the_network)
+            with pytest.raises(EngineUnavailable):
+                sandbox.checkpoint()
+        assert sandbox.execute("echo runs").output == "runs\n"
+
+        sandbox.write_bytes("/tmp/big", b"old")
+        (tmp_path / "big").write_bytes(os.urandom(1 << 20) * 300)
+        threading.Timer(0.3, _cut, [tunnel]).start()
+        with pytest.raises(SandboxUnavailable, match=r"connection to the sandbox"):
+            sandbox.upload(tmp_path / "big", "/tmp/big")
+        assert sandbox.read_bytes("/tmp/big") == b"old"
+        assert sandbox.execute("ls -A /tmp").output == "big\n"
+
+
 def _talk_through_it(sandbox: DockerRuntime, there: TlsHost) -> None:
     """What is allowed is reached, with its key, and nothing else; a port and an MCP server of the sandbox answer."""
     asked = sandbox.run(["python3", "-c", ASK], env={"ASKED": f"https://{HOST}/"})

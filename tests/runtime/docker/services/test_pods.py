@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from docker.errors import APIError
+from requests import Response
 
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
@@ -219,7 +220,9 @@ def test_the_volumes_of_a_service_that_is_not_paused_are_not_read(
     assert pod is not None
 
     def refuse(_: str) -> None:
-        raise APIError("cannot pause")
+        answer = Response()
+        answer.status_code = 500
+        raise APIError("cannot pause", response=answer)
 
     monkeypatch.setattr(pod.engine.api, "pause", refuse)
     with pytest.raises(SandboxUnavailable, match="The volumes of service 'web' are not kept"):
