@@ -12,7 +12,7 @@ from ohsandbox import CLIRuntime
 from ohsandbox.runtime.shell import running
 from ohsandbox.runtime.ssh import SshRuntime
 from ohsandbox.testing.runtime import DescriptorlessRuntime, FakeRuntime
-from tests.runtime.engines import IMAGE, podman
+from tests.runtime.engines import IMAGE, gvisor, podman
 from tests.runtime.ssh_server import ssh_server
 
 if TYPE_CHECKING:
@@ -53,13 +53,15 @@ def _make(name: str, tmp_path_factory: pytest.TempPathFactory, stack: contextlib
         return SshRuntime("machine", str(tmp_path_factory.mktemp("machine")), config=config)
     if name == "cli":
         return CLIRuntime(tmp_path_factory.mktemp("cli"), bubblewrap=False, quiet=True)
-    from ohsandbox import DockerRuntime  # noqa: PLC0415 - slow to import, and not every run needs it
+    from ohsandbox import DockerRuntime, SandboxLimits  # noqa: PLC0415 - slow to import, and not every run needs it
 
+    address, runtime = NEWER if name in ON_THE_NEWER else None, DockerRuntime(f"ohsandbox-base:{name}")
     if name == "podman":
-        address = stack.enter_context(podman())
-        return _started_on(address, DockerRuntime(f"localhost/{IMAGE}"))
-    runtime = DockerRuntime(f"ohsandbox-base:{name}")
-    return _started_on(NEWER, runtime) if NEWER and name in ON_THE_NEWER else runtime
+        address, runtime = stack.enter_context(podman()), DockerRuntime(f"localhost/{IMAGE}")
+    elif name == "gvisor":
+        address = stack.enter_context(gvisor(tmp_path_factory.mktemp("gvisor")))
+        runtime = DockerRuntime(IMAGE, runtime="runsc", limits=SandboxLimits(enforced=False))
+    return _started_on(address, runtime) if address else runtime
 
 
 def _started_on(address: str, runtime: DockerRuntime) -> DockerRuntime:

@@ -1,8 +1,9 @@
-"""Engines beside this machine's own that `DockerRuntime` is tested on: a newer Docker, and Podman."""
+"""Engines beside this machine's own that `DockerRuntime` is tested on: a newer Docker, one with gVisor, and Podman."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -17,6 +18,10 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+RUNSC = os.environ.get("OHSANDBOX_TEST_RUNSC") or shutil.which("runsc")
+"""gVisor's OCI runtime (Debian: runsc)."""
+RUNSC_OPTIONS = ("--platform=ptrace", "--network=none", "--ignore-cgroups")
+"""Without control groups it enforces no limit on memory, processes or processors, and needs no right to make them."""
 PODMAN = shutil.which("podman") if os.getuid() == 0 else None
 START_S = 60.0
 IMAGE = "ohsandbox-base:debian"
@@ -27,6 +32,36 @@ def newer() -> Any:
     address = os.environ.get("OHSANDBOX_NEWER_ENGINE")
     absent = pytest.mark.skipif(address is None, reason="no newer engine (`.ci/engine newer`, then `.ci/pytest`)")
     return pytest.param(address, marks=absent)
+
+
+def with_runsc(directory: Path) -> list[str]:
+    """The options of a dockerd that knows gVisor as `runsc`; none where there is no gVisor."""
+    if RUNSC is None:
+        return []
+    config = directory / "daemon.json"
+    config.write_text(json.dumps({"runtimes": {"runsc": {"path": RUNSC, "runtimeArgs": RUNSC_OPTIONS}}}))
+    return ["--config-file", str(config)]
+
+
+@contextlib.contextmanager
+def gvisor(directory: Path) -> Iterator[str]:
+    """The address of an engine of the tests' own that knows `runsc` and has the Debian image."""
+    from tests.runtime.docker.test_faults import PrivateEngine  # noqa: PLC0415 - its module imports the runtimes
+
+    private = PrivateEngine(directory, with_runsc(directory))
+    private.start()
+    try:
+        load_image(private.host)
+        yield private.host
+    finally:
+        private.stop()
+
+
+def load_image(address: str) -> None:
+    """Give the engine there the Debian image of this machine's own."""
+    with subprocess.Popen(["docker", "save", IMAGE], stdout=subprocess.PIPE) as saved:
+        environment = os.environ | {"DOCKER_HOST": address}
+        subprocess.run(["docker", "load", "--quiet"], stdin=saved.stdout, check=True, env=environment)
 
 
 @contextlib.contextmanager
@@ -61,9 +96,7 @@ def _podman_in(program: str, directory: Path) -> Iterator[str]:
         while not (directory / "podman.sock").exists() and service.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
         assert service.poll() is None, (directory / "log").read_text()
-        with subprocess.Popen(["docker", "save", IMAGE], stdout=subprocess.PIPE) as saved:
-            environment = os.environ | {"DOCKER_HOST": address}
-            subprocess.run(["docker", "load", "--quiet"], stdin=saved.stdout, check=True, env=environment)
+        load_image(address)
         yield address
     finally:
         service.terminate()

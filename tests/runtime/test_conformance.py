@@ -23,7 +23,7 @@ from ohsandbox.testing.conformance import (
     tools,
     trees,
 )
-from tests.runtime.engines import PODMAN
+from tests.runtime.engines import PODMAN, RUNSC
 from tests.runtime.ssh_server import PROGRAM as SSHD
 
 if TYPE_CHECKING:
@@ -37,36 +37,26 @@ SHELLS = ("shell-dash", "shell-bash", "shell-busybox-1.35")
 """Images of `images/base/build shells`, whose only shell is one that public images have as /bin/sh."""
 RARE_SHELLS = ("shell-mksh", "shell-ksh93", "shell-yash", "shell-zsh")
 """The same, of shells that hardly an image has as its only one."""
-IN_DOCKER = (*IMAGES, *SHELLS, *RARE_SHELLS, "podman")
+IN_DOCKER = (*IMAGES, *SHELLS, *RARE_SHELLS, "podman", "gvisor")
 KNOWN_FAILURES: dict[tuple[str, str], str] = {
     ("busybox", "a_program_inherits_no_descriptor_of_ours"): "ash leaves its saved descriptors, 10 and up, to children",
     ("shell-mksh", "a_command_does_not_find_itself_in_the_variables"): "mksh keeps its latest line in $_",
     ("shell-zsh", "jobs_are_kept_and_numbered_as_the_user_expects"): "zsh counts our own commands: the first job is %3",
     ("shell-yash", "an_unset_variable_under_set_u_is_an_error_and_no_end"): "yash goes on when it is interactive",
     ("shell-yash", "an_exit_trap_of_the_command_runs_and_the_code_is_told"): "yash sends no report when it exits there",
-    **dict.fromkeys(
-        (
-            ("shell-yash", "a_child_that_dies_of_a_signal_is_128_and_its_number"),
-            ("shell-yash", "redefined_builtins_do_not_reach_us"),
-            ("shell-yash", "aliased_builtins_do_not_reach_us"),
-            ("shell-yash", "limits_that_a_command_sets_on_its_shell_are_survived"),
-            ("shell-yash", "control_c_ends_the_program_and_keeps_the_shell"),
-            ("shell-yash", "a_shell_keeps_its_state_without_the_files_of_its_session"),
-        ),
-        "yash waits for a command by pselect, as for input: that a report is missing cannot be seen",
-    ),
 }
 """(flavour, case) -> why it cannot pass there. Strict: one that passes must leave this list."""
 
 
 SERVER = pytest.mark.skipif(SSHD is None, reason="sshd is not installed (Debian: openssh-server)")
+OWN_ENGINE = pytest.mark.one_engine
 SERVICE = pytest.mark.skipif(PODMAN is None, reason="no Podman for this user (Debian, as root: podman)")
 
 
 def _marks(name: str, case: Case) -> list[pytest.MarkDecorator]:
     why = KNOWN_FAILURES.get((name, case.name))
     known = [pytest.mark.xfail(reason=why, strict=True)] if why else []
-    needed = {"ssh": [SERVER], "podman": [SERVICE]}.get(name, [])
+    needed = {"ssh": [SERVER], "podman": [SERVICE], "gvisor": [OWN_ENGINE]}.get(name, [])
     if name in IN_DOCKER:
         needed = [*needed, pytest.mark.docker]
     return [*needed, *known]
@@ -138,6 +128,7 @@ def _is_asked(name: str, case: Case) -> bool:
 FLAVOURED = [
     pytest.param(name, case, marks=_marks(name, case), id=f"{name}-{case.name}")
     for name in ("fake", "descriptorless", "cli", "ssh", *IN_DOCKER)
+    if name != "gvisor" or RUNSC  # 340 lines of "skipped" say less than the page that names OHSANDBOX_TEST_RUNSC
     for case in CASES
     if _is_asked(name, case)
 ]

@@ -97,7 +97,9 @@ ohs_probe() {
         ohs_fd="/proc/$ohs_shell/fd/$((ohs_fd))"
         # if its FIFO was deleted, no report comes either
         if [ "$ohs_fd" -ef "$ohs_in" ] || { [ -p "$ohs_fd" ] && [ ! -p "$ohs_in" ]; }; then echo idle; return; fi ;;
-      *poll*) ohs_looks "$ohs_shell" || { echo input; return; } ;;   # ash's own `read` polls a canonical terminal
+      *poll*)   # ash's own `read` polls a canonical terminal; yash waits so for its next command, too
+        [ "/proc/$ohs_shell/fd/0" -ef "$ohs_in" ] && { echo idle; return; }
+        ohs_looks "$ohs_shell" || { echo input; return; } ;;
       # ash whose saved descriptors a command closed (exec 11>&-) runs on behind that command, and never reads again
       running,*) [ "/proc/$ohs_shell/fd/0" -ef "$ohs_in" ] && { echo spins; return; } ;;
     esac
@@ -128,11 +130,12 @@ ohs_ask() {
   esac
 } 2>/dev/null
 
-# ohs_signal SIGNAL SHELL: signal the terminal's foreground process group.
+# ohs_signal SIGNAL SHELL: signal the terminal's foreground process group; fails where that is unknown (gVisor: 0).
 ohs_signal() {
   ohs_stat "$2" || return
   ohs_sig=$1
   set -- $ohs_line
+  [ "$6" != 0 ] || return 3
   kill "-$ohs_sig" "-$6"   # no `--`: busybox does not know it
 } 2>/dev/null
 
@@ -162,6 +165,7 @@ ohs_insist() {
     sleep 0.02 || return
     ohs_stat "$ohs_shell" || return
     set -- $ohs_line
+    [ "$6" != 0 ] || return
     if [ "$6" = "$3" ]; then
       case $(ohs_probe "$ohs_shell" "$ohs_tty" "$ohs_in") in idle | input | gone) return ;; esac
       kill -INT "$ohs_shell"

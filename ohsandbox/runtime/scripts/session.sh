@@ -1,7 +1,7 @@
 # Sent to a session's shell (bash, dash or ash) before its first command. `command` bypasses a redefined printf or eval.
 # Marks are written to the terminal, exactly where the output begins and ends; the exit code and directory are written
 # to the keeper, where a program's output cannot be mistaken for them.
-case $OHSANDBOX_TTY in /proc/*) ;; *) exec 9>&- ;; esac   # see terminal.sh
+case $OHSANDBOX_TTY in /proc/*) exec 2>/dev/null; unset PS1 PS2 ;; *) exec 9>&- ;; esac   # see terminal.sh
 PS1= PS2=
 unset PROMPT_COMMAND PS0 HISTFILE
 # ash takes SIGCHLD for the end of its input and would exit. An error of `set` in an interactive dash would discard the
@@ -38,10 +38,12 @@ ohs_greet='{ command read -r ohs_keeper <"$ohs_dir/keeper"; ohs_out=$ohs_dir/out
   ohs_w=kept; command eval "$ohs_save" >|"$ohs_dir/env"; } 2>/dev/null'
 # words are expanded before redirections (POSIX, 2.9.1.1): in the second one the text of the command is removed, so that
 # `set | grep X` does not find itself
+ohs_stdio='<"${ohs_tty%$((ohs_c=0))/}" >"$ohs_tty"'
+case $ohs_tty in /proc/*) ohs_stdio='<&"$((9+(ohs_c=0)))" >&9 9>&-' ;; esac
 ohs_run='{ [ -d "$PWD" ] || { ohs_w=lost; command cd -- "$ohs_home" || command cd /; }
   command ulimit -S -m "$ohs_m" || :
   command printf "\033]7117;%s;begin\007" "$ohs_n" >"$ohs_tty"; ohs_last "$ohs_s"; } 2>/dev/null
-{ '"$ohs_eval"' "${ohs_v:-$ohs_c}" <"${ohs_tty%$((ohs_c=0))/}" >"$ohs_tty" 2>&1; ohs_s=$?; } 2>/dev/null
+{ '"$ohs_eval"' "${ohs_v:-$ohs_c}" '"$ohs_stdio"' 2>&1; ohs_s=$?; } 2>/dev/null
 { command printf "\033]7117;%s;end\007" "$ohs_n" >"$ohs_tty"; command eval "$ohs_tell"; } 2>/dev/null'
 # with an EXIT trap set: a shell that exits undoes a command's redirection first, so the trap prints to our stdout
 ohs_trapped='exec >"$ohs_tty" 2>&1; { '"$ohs_eval"' "$ohs_run"; } >/dev/null 2>&1; exec >/dev/null 2>&1'

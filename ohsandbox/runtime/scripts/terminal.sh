@@ -18,10 +18,16 @@ export OHSANDBOX_TTY
 unset ENV PROMPT_COMMAND TMOUT   # BASH_ENV is for scripts: no interactive shell reads it
 export HISTFILE=   # if unset, bash reads ~/.bash_history before its first command, and blocks if that is a FIFO
 # a terminal that no process has open hangs up: descriptor 9 holds it until the shell has opened it
-case $OHSANDBOX_TTY in /proc/*) exec 9<>/proc/self/fd/0 ;; *) exec 9<>"$OHSANDBOX_TTY" ;; esac
+e=1
+case $OHSANDBOX_TTY in
+  # A shell takes its stderr for the terminal of its jobs where it cannot open /dev/tty. Each opening of a terminal has
+  # a foreground group of its own there, so all use this one.
+  /proc/*) exec 9<&0; e=9; export PS1= PS2= ;;   # it would print prompts
+  *) exec 9<>"$OHSANDBOX_TTY" ;;
+esac
 if command -v bash >/dev/null; then
-  exec bash --noprofile --norc --noediting -i <"$1/in" >/dev/null 2>&1
+  exec bash --noprofile --norc --noediting -i <"$1/in" >/dev/null 2>&$e
 fi
 case $(set -o) in *monitor*) ;; *) exit 97 ;; esac   # no job control: shell.py tells it
 # by what name ever: bash and zsh would edit lines, which a Tab in a command completes, zsh on the terminal, too
-exec sh ${BASH_VERSION:+--noprofile --norc --noediting} ${ZSH_VERSION:++o zle +o promptsp +o promptcr} -i <"$1/in" >/dev/null 2>&1
+exec sh ${BASH_VERSION:+--noprofile --norc --noediting} ${ZSH_VERSION:++o zle +o promptsp +o promptcr} -i <"$1/in" >/dev/null 2>&$e

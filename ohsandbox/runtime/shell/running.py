@@ -34,6 +34,10 @@ _BEGINS_S = 5.0
 _BEGIN_PERIOD_S = 0.02
 _INTERRUPT = b"\x03"
 """The INTR character of every terminal that we open."""
+_INTERRUPTED_S = 0.5
+"""Seconds for a command to end after a Ctrl-C; a shell that abandons its line is then asked for its report."""
+_NO_FOREGROUND = "3"
+"""The status of ohs_signal where a terminal's foreground process group is unknown."""
 _OTHER_USERS = re.compile(r"([1-9]\d{0,9}) (/dev/pts/\d{1,7}|/dev/console)((?: [1-9]\d{0,9})+)", re.ASCII)
 """What ohs_asks prints of other users, among whom root is none. Nothing else of it gets into a line of shell."""
 _MAX_USERS = 2
@@ -149,8 +153,21 @@ class RunningCommand(ProcessTree):
         return reply.stdout.decode("utf-8", "replace").strip()
 
     def interrupt(self) -> None:
-        """Send SIGINT to the terminal's foreground process group, as Ctrl-C does, in any terminal mode."""
-        self._snippet(b"ohs_signal INT %d" % self.session.pid)
+        """Send SIGINT to the terminal's foreground process group, as Ctrl-C does, in any terminal mode.
+
+        Where that group is unknown, as under gVisor, a Ctrl-C is typed.
+        """
+        if self._snippet(b"ohs_signal INT %d" % self.session.pid).status == _NO_FOREGROUND:
+            self._type_interrupt()
+
+    def _type_interrupt(self) -> None:
+        """Type a Ctrl-C where nothing is known of the foreground, and ask for the report that it may cost."""
+        with contextlib.suppress(OSError, SandboxUnavailable):
+            self.session.terminal.write(_INTERRUPT)
+            with self.session.changed:
+                self.session.changed.wait_for(lambda: self.call.finished or not self.session.alive, _INTERRUPTED_S)
+            if not self.call.finished:
+                self.session.recover()
 
     def type(self, data: bytes) -> None:
         """Write to the terminal; resend an INTR whose signal came between two commands and was lost."""
@@ -165,6 +182,9 @@ class RunningCommand(ProcessTree):
                     _BEGIN_PERIOD_S
                 )  # the begin is not reported as an event: most commands end right after it
         front = self._snippet(b"ohs_front %d" % self.session.pid).stdout.strip()
+        if front == b"0":
+            self._type_interrupt()
+            return
         self.session.terminal.write(data)
         if (group := natural_number(front)) is not None:
             self._snippet(b"ohs_insist %s %d" % (self._shell, group))

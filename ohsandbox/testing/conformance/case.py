@@ -106,7 +106,8 @@ def case(*, needs: Iterable[str] = ()) -> Callable[[Callable[[Runtime], None]], 
     """Register a function of a runtime.
 
     needs: 'root' (the default user is root), 'users' (others can be become), 'isolated' (no process but the
-    sandbox's own lives there); any other word is a program on PATH.
+    sandbox's own lives there), 'waits' (its kernel tells what a process waits for); any other word is a program on
+    PATH.
     """
 
     def register(function: Callable[[Runtime], None]) -> Callable[[Runtime], None]:
@@ -193,6 +194,7 @@ _PROBES: dict[str, Callable[[Runtime], bool]] = {
     "root": lambda runtime: runtime.run(["id", "-u"]).stdout == b"0\n",
     "users": _has_users,
     "isolated": lambda runtime: runtime.private_processes,
+    "waits": lambda runtime: runtime.run(["/bin/sh", "-c", "[ -e /proc/self/wchan ]"]).exit_code == 0,
 }
 
 

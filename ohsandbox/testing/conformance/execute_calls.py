@@ -263,6 +263,7 @@ def environment_and_directory_of_one_call_end_with_it(shell: Session) -> None:
     assert shell('f; echo "${EMPTY-unset}${B-unset}"; pwd').output == "f old\nunsetunset\n/\n"
 
 
+@needs("waits")
 def a_call_with_an_environment_ends_and_fails_as_any_other(shell: Session) -> None:
     env = {"A": "1"}
     assert shell("exit 3", env=env).exit_code == 3

@@ -29,7 +29,7 @@ def a_session_begins_with_its_options(runtime: Runtime) -> None:
         assert shell('echo "$GREETING"; pwd').output == "a  b\n'c'\n/tmp\n"
 
 
-@needs("users")
+@needs("users", "waits")
 def a_session_runs_as_its_user(runtime: Runtime) -> None:
     with _opened(runtime, "nobody", user=65534, workdir="/tmp") as shell:
         assert shell("id -u").output == "65534\n"
@@ -46,6 +46,7 @@ def a_session_keeps_its_options_when_its_shell_is_replaced(runtime: Runtime) -> 
         assert shell("pwd; echo $A").output == "/tmp\n1\n"
 
 
+@needs("waits")
 def a_variable_set_later_reaches_every_shell_and_process_from_then_on(shell: Session) -> None:
     runtime, name, value = shell.runtime, _new_name(), 'it\'s "a"\n $b `c` \\'
     shell("false")

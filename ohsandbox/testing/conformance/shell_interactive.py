@@ -19,6 +19,7 @@ INTERRUPTED = 130
 # --- waiting for input ---
 
 
+@needs("waits")
 def a_program_that_reads_is_reported_as_waiting_within_a_second(shell: Session) -> None:
     with soon():
         told = shell("printf 'name? '; read x; echo \"[$x]\"")
@@ -27,12 +28,14 @@ def a_program_that_reads_is_reported_as_waiting_within_a_second(shell: Session) 
     assert (answered.output, answered.exit_code, answered.running) == ("[a  b]\n", 0, False)
 
 
+@needs("waits")
 def what_is_typed_is_not_output(shell: Session) -> None:
     assert shell("cat >/dev/null").waiting_for_input
     assert shell.type("secret").output == ""
     assert shell.type("C-d").output == ""
 
 
+@needs("waits")
 def cat_answers_each_line_and_ends_with_control_d(shell: Session) -> None:
     assert shell("cat").waiting_for_input
     told = shell.type("one")
@@ -41,55 +44,61 @@ def cat_answers_each_line_and_ends_with_control_d(shell: Session) -> None:
     assert shell.type("C-d").exit_code == 0
 
 
+@needs("waits")
 def each_question_of_several_is_reported(shell: Session) -> None:
     shell('read a; read b; echo "$a+$b"')
     assert shell.type("1").waiting_for_input
     assert shell.type("2").output == "1+2\n"
 
 
+@needs("waits")
 def text_that_ends_in_a_newline_gets_no_second_one(shell: Session) -> None:
     shell('read a; read b; echo "$a+$b"')
     assert shell.type("1\n").waiting_for_input
     assert shell.type("2\n").output == "1+2\n"
 
 
+@needs("waits")
 def a_key_name_is_typed_as_the_key(shell: Session) -> None:
     shell('read x; echo "[$x]"')
     assert shell.type("ENTER").output == "[]\n"
 
 
+@needs("waits")
 def an_arrow_key_sends_its_escape_sequence(shell: Session) -> None:
     shell('read x; printf %s "$x" | od -An -tx1')
     shell.type("UP", idle_timeout_s=0.1)
     assert shell.type("ENTER").output.split() == ["1b", "5b", "41"]
 
 
-@needs("bash")
+@needs("bash", "waits")
 def a_password_prompt_waits_and_shows_nothing(shell: Session) -> None:
     told = shell("read -r -s -p 'Password: ' p; echo; echo ${#p}")
     assert (told.output, told.waiting_for_input) == ("Password: ", True)
     assert shell.type("hunter2").output == "\n7\n"
 
 
+@needs("waits")
 def a_terminal_without_echo_or_lines_waits_too(shell: Session) -> None:
     told = shell("stty raw -echo; dd bs=1 count=1 2>/dev/null")
     assert told.waiting_for_input
     assert shell.type("q").output == "q"
 
 
+@needs("waits")
 def a_program_that_asks_the_terminal_device_waits(shell: Session) -> None:
     assert shell("sh -c 'read x </dev/tty; echo \"<$x>\"' </dev/null").waiting_for_input
     assert shell.type("yes").output == "<yes>\n"
 
 
-@needs("python3")
+@needs("python3", "waits")
 def a_python_program_that_asks_waits(shell: Session) -> None:
     told = shell("python3 -c 'print(int(input(\"n? \")) * 2)'")
     assert (told.output, told.waiting_for_input) == ("n? ", True)
     assert shell.type("21").output == "42\n"
 
 
-@needs("python3")
+@needs("python3", "waits")
 def a_python_prompt_is_driven_line_by_line(shell: Session) -> None:
     assert shell("python3 -q").waiting_for_input
     assert "2\n>>> " in shell.type("print(1 + 1)").output
@@ -97,7 +106,7 @@ def a_python_prompt_is_driven_line_by_line(shell: Session) -> None:
     assert (ended.running, ended.exit_code) == (False, 3)
 
 
-@needs("root", "users", "su", "getent")
+@needs("root", "users", "su", "getent", "waits")
 def a_program_of_another_user_waits(shell: Session) -> None:
     assert shell("su nobody -s /bin/sh -c 'read x; echo \"<$x>\"'").waiting_for_input
     assert shell.type("yes").output == "<yes>\n"
@@ -105,20 +114,20 @@ def a_program_of_another_user_waits(shell: Session) -> None:
         assert not shell("su nobody -s /bin/sh -c 'sleep 1'").waiting_for_input
 
 
-@needs("less")
+@needs("less", "waits")
 def a_pager_waits_and_is_left_with_q(shell: Session) -> None:
     told = shell("seq 1000 >/tmp/pages-$$; less /tmp/pages-$$; echo left; rm /tmp/pages-$$")
     assert told.waiting_for_input
     assert shell.type("q").output.endswith("left\n")
 
 
-@needs("vi")
+@needs("vi", "waits")
 def an_editor_waits_and_can_be_left(shell: Session) -> None:
     assert shell("vi /tmp/edited-by-vi").waiting_for_input
     assert shell.type(":q!").exit_code == 0
 
 
-@needs("ssh-keygen")
+@needs("ssh-keygen", "waits")
 def ssh_keygen_asks(shell: Session) -> None:
     assert shell("ssh-keygen").waiting_for_input
     assert not shell.type("C-c").running
@@ -156,6 +165,7 @@ def a_program_that_looks_at_its_input_now_and_then_does_not_wait(shell: Session)
     assert (told.output, told.waiting_for_input) == ("done\n", False)
 
 
+@needs("waits")
 def a_limit_counts_anew_once_a_program_has_its_input(shell: Session) -> None:
     assert shell("read x; sleep 60", timeout_s=2).waiting_for_input
     with soon(10):
@@ -209,6 +219,7 @@ def control_c_ends_loops_functions_and_pipes(shell: Session) -> None:
         assert shell("echo $kept").output == "yes\n", command
 
 
+@needs("waits")
 def control_c_answers_a_question_too(shell: Session) -> None:
     assert shell("read x; echo unreached").waiting_for_input
     told = shell.type("C-c")
@@ -304,6 +315,7 @@ def an_interrupt_between_two_commands_of_a_list_is_not_lost(shell: Session) -> N
         assert shell.type("C-c", timeout_s=30).exit_code == INTERRUPTED
 
 
+@needs("waits")
 def an_empty_answer_is_an_enter_only_for_a_question_that_was_seen(shell: Session) -> None:
     ask = "printf '[Y/n] '; read -r x; echo answered"
     assert shell(f"sleep 1; {ask}; {ask}", idle_timeout_s=0.3).running
@@ -364,6 +376,7 @@ def an_expectation_that_is_no_pattern_is_refused_and_nothing_runs(shell: Session
     assert shell("ls /tmp/expected").exit_code != 0
 
 
+@needs("waits")
 def a_shell_that_exec_put_in_place_of_ours_is_told(shell: Session) -> None:
     told = shell("kept=yes; exec sh -c 'read x; echo $x'")
     assert (told.waiting_for_input, "in place of this session's shell" in (told.notice or "")) == (True, True)

@@ -133,6 +133,7 @@ def a_stopped_shell_goes_on_or_is_replaced_and_that_is_told(shell: Session) -> N
     assert shell("echo $kept").output == ("\n" if told.notice else "yes\n")
 
 
+@needs("waits")
 def a_waiting_program_is_ended_by_its_timeout_too(shell: Session) -> None:
     assert shell("cat").waiting_for_input
     told = shell.poll(timeout_s=0.05)
@@ -242,6 +243,7 @@ def a_shell_killed_between_commands_is_replaced(shell: Session) -> None:
     assert told.notice
 
 
+@needs("waits")
 def a_shell_keeps_its_state_without_the_files_of_its_session(shell: Session) -> None:
     shell("kept=yes; f() { echo function; }")
     directory = shell.runtime.state_dir

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import subprocess
@@ -21,16 +20,15 @@ from ohsandbox.runtime.docker.monitoring import disk
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 from ohsandbox.runtime.service_options import Service
 from tests.runtime.docker.test_faults import PrivateEngine
+from tests.runtime.engines import RUNSC, with_runsc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from ohsandbox.runtime.docker.engine.connection import Engine
 
 HANG_S = 60.0
 IMAGE = "ohsandbox-base:busybox"
-RUNSC = os.environ.get("OHSANDBOX_TEST_RUNSC") or shutil.which("runsc")
 pytestmark = [
     pytest.mark.docker,
     pytest.mark.one_engine,
@@ -51,7 +49,7 @@ def private(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         backing.truncate(1024 * MIB)
     subprocess.run(["mkfs.ext4", "-q", "-m0", "-N", "400000", directory / "disk.img"], check=True)
     subprocess.run(["mount", "-o", "loop", directory / "disk.img", data], check=True)
-    found = PrivateEngine(directory, _runsc(directory))
+    found = PrivateEngine(directory, with_runsc(directory))
     try:
         found.start()
         own = connect({"DOCKER_HOST": found.host})
@@ -61,16 +59,6 @@ def private(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     finally:
         found.stop()
         subprocess.run(["umount", "-l", data], check=True)
-
-
-def _runsc(directory: Path) -> list[str]:
-    if RUNSC is None:
-        return []
-    # without control groups: it enforces no limit on memory, processes or processors
-    arguments = ["--platform=ptrace", "--network=none", "--ignore-cgroups"]
-    config = directory / "daemon.json"
-    config.write_text(json.dumps({"runtimes": {"runsc": {"path": RUNSC, "runtimeArgs": arguments}}}))
-    return ["--config-file", str(config)]
 
 
 @pytest.fixture(autouse=True)
@@ -208,5 +196,9 @@ def test_a_shell_and_directories_work_under_gvisor() -> None:
         result = runtime.execute("kill $!; echo $X $PWD; test -t 0 && test -t 1 && (exit 7)")
         assert (result.output, result.exit_code) == ("kept /tmp\n", 7)
         assert runtime.execute("sleep 1000", timeout_s=1).timed_out
-        assert runtime.execute("echo $X").output == "kept\n"
+        for command in ("sleep 1000", "while :; do sleep 0.1; done", "cat"):
+            assert runtime.execute(command, yield_s=0.5).running
+            assert runtime.execute("C-c", is_input=True, timeout_s=HANG_S).exit_code == 130
+        shown = runtime.execute("echo $X")
+        assert (shown.output, shown.background_output) == ("kept\n", "")
         assert [entry.name for entry in runtime.list_dir("/tmp")] == ["here"]
