@@ -143,6 +143,30 @@ def test_whole_outputs_go_with_their_runtime_or_after_a_kill_with_the_next(
     assert list(place.iterdir()) == []
 
 
+REMOVED_HOST = """
+import os, shutil, signal, sys
+from ohsandbox import CLIRuntime
+runtime = CLIRuntime(sys.argv[1], bubblewrap=False, quiet=True).start()
+assert runtime.execute("exec 7>pipe").exit_code == 0
+shutil.rmtree(runtime.state_dir)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_shell_that_ends_after_its_host_makes_no_directory_again(tmp_path: Path) -> None:
+    """As after a kill, if the next runtime removes what is left before the shell has noticed it."""
+    place = tmp_path / "tmp"
+    place.mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with open(tmp_path / "pipe", "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as pipe:
+        environment = {**os.environ, "TMPDIR": str(place)}
+        ended = subprocess.run([sys.executable, "-c", REMOVED_HOST, str(tmp_path)], env=environment, check=False)
+        assert ended.returncode == -9
+        os.set_blocking(pipe.fileno(), True)
+        assert pipe.read() == b"", "the shell has ended"
+    assert list(place.iterdir()) == []
+
+
 def test_a_directory_that_another_process_removes_before_it_is_locked_is_made_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,10 +18,11 @@ ohs_save="command export -p"
 ohs_last() { return "$1"; }
 # A command may remove our files (`rm -rf /run/*`), and then another user may take their names. The keeper's descriptors
 # stay, and the directory is made again, for the environment. Where it cannot be, nothing is reported: the shell is
-# replaced by one with another directory.
+# replaced by one with another directory. Nor is it made once the host has ended, with which the terminal goes and the
+# keeper closes `in`: the keeper removes the directory, or another process its parent.
 ohs_own='[ -O "$ohs_dir" ] && [ ! -L "$ohs_dir" ]'
 ohs_mend='ohs_out=/proc/$ohs_keeper/fd/3
-  (umask 077; command mkdir -p -- "${ohs_dir%/*}"; command mkdir -- "$ohs_dir"; eval "$ohs_own" && : >"$ohs_dir/env") || :'
+  ([ -c "$ohs_tty" ] && [ -e "/proc/$ohs_keeper/fd/4" ] || exit; umask 077; command mkdir -p -- "${ohs_dir%/*}"; command mkdir -- "$ohs_dir"; eval "$ohs_own" && : >"$ohs_dir/env") || :'
 # no prompts: nobody sees them, and the commands in them would run before each of our lines
 ohs_plain='PS1= PS2=; command unset -v PROMPT_COMMAND PS0 || :'
 # `set -o vi` below `eval` crashes a bash without line editing (5.2): its input becomes the line editor's, while the text
