@@ -172,7 +172,8 @@ def test_a_peak_of_processes_that_passes_costs_no_restart(
             place._pool.discard_all()
         # the loss is asked for after an attempt has failed; the peak takes as long to pass as the machine needs
         monkeypatch.setattr("ohsandbox.runtime.recovery._STARVED_S", 60.0)
-        failed, loss = threading.Event(), place._loss
+        failed = threading.Event()
+        loss: Callable[[], SandboxUnavailable | None] = place._loss
 
         def loss_after_failure() -> SandboxUnavailable | None:
             failed.set()
