@@ -58,8 +58,10 @@ times as long, up to the maximum: measured, the greeting took a third of that ti
 REAP_S = 1.0
 """Seconds until the engine knows the exit code of a process that has ended."""
 
-_JOB_STARTED = re.compile(r"(?m)^\[\d+\] (\d{1,10})\n")
-_JOB_ENDED = re.compile(r"(?m)^\[\d+\][+-]? +(?:Done|Exit \d+|Terminated|Killed|Hangup)(?:\(\d+\))? +(\S.*)\n")
+_JOB_STARTED = re.compile(r"(?m)^\[\d+\][ \t](\d{1,10})\n")
+_JOB_ENDED = re.compile(
+    r"(?m)^\[\d+\] {0,4}[+-]? +(?:[Dd]one|[Ee]xit \d+|[Tt]erminated|[Kk]illed|[Hh]angup)(?:\(\d+\))? +(\S.*)\n"
+)
 _LAYOUT = re.compile(r"[\s;&]")
 """Characters that bash adds or omits when it prints a job that was written in several lines."""
 _HERE_DOCUMENT = re.compile(r"(?m)^(bash: warning: here-document) at line \d+(?= delimited by end-of-file)")
@@ -342,12 +344,10 @@ class ShellSession:
         return self._terminal_ended and self.failure is None and not (call.began or call.report)
 
     def own_output(self, text: str, call: ShellCommand) -> str:
-        """Return text without what an interactive bash adds: '[1] 4711' and 'Done' of background jobs, its 'exit'."""
-        if not self._bash:
-            return text
-        if not self.alive:
+        """Return text without what an interactive shell adds: '[1] 4711' and 'Done' of jobs, and 'exit' of bash."""
+        if self._bash and not self.alive:
             text = _without_exit_line(text) if self._exit_trap else text.removesuffix(_FAREWELL)
-        if "<<" in call.command:
+        if self._bash and "<<" in call.command:
             text = _HERE_DOCUMENT.sub(r"\1", text)
         if "&" in call.command:
             self._job_commands.append(_LAYOUT.sub("", call.command))
