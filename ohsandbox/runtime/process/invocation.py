@@ -269,7 +269,18 @@ def in_subshell(command: str, env: Mapping[str, str], workdir: str | None) -> st
     return f"({exports}{enter}command eval {shlex.quote(command)})"
 
 
+_MAX_CODE = 255
+_KILLED_BY = 128
 _LEAST_LIMIT_KIB = 2**40
+
+
+def exit_code(status: str) -> int:
+    """Return the exit code that a shell reports, with a signal's number as 128 + N, as most shells tell it.
+
+    ksh93 adds 256 to it, and yash 384.
+    """
+    code = int(status)
+    return code if code <= _MAX_CODE else _KILLED_BY + code % _KILLED_BY
 
 
 def limit_mark() -> int:

@@ -16,6 +16,7 @@ from ohsandbox.runtime.process.invocation import (
     check_entered,
     check_env_names,
     check_seconds,
+    exit_code,
     limit_mark,
     quote,
     quote_all,
@@ -102,7 +103,7 @@ class Process:
 
     def _result(self, outcome: CallResult) -> ExecResult:
         """Convert the worker's outcome to an `ExecResult`."""
-        code = int(outcome.status)
+        code = exit_code(outcome.status)
         if outcome.complaint:
             complaint = _WORDING.sub("", outcome.complaint).encode() + b"\n"
             out, err = (complaint, b"") if self._merges else (outcome.stdout, complaint)

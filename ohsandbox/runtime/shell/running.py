@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.runtime.process.cancellation import ProcessTree
-from ohsandbox.runtime.process.invocation import limit_mark, quote
+from ohsandbox.runtime.process.invocation import exit_code, limit_mark, quote
 from ohsandbox.runtime.shell.output import Capture
 from ohsandbox.runtime.shell.wait import CommandWait, WaitOptions, WaitOutcome
 from ohsandbox.text import natural_number
@@ -42,9 +42,6 @@ _OTHER_USERS = re.compile(r"([1-9]\d{0,9}) (/dev/pts/\d{1,7}|/dev/console)((?: [
 """What ohs_asks prints of other users, among whom root is none. Nothing else of it gets into a line of shell."""
 _MAX_USERS = 2
 """Number of other users who are asked whether their processes wait for input; each needs a worker of its own."""
-_MAX_CODE = 255
-_KILLED_BY = 128
-"""What a shell adds to the number of the signal that killed a program."""
 _NUMBER = re.compile(r"\d{1,10}")
 
 
@@ -89,10 +86,7 @@ class CommandReport(NamedTuple):
         parts = record.decode("utf-8", "surrogateescape").split(" ", 5)
         if len(parts) != 6 or not all(_NUMBER.fullmatch(parts[at]) for at in (1, 3)):  # noqa: PLR2004 - of ohs_tell
             return None
-        code = int(parts[1])
-        if code > _MAX_CODE:  # ksh93 adds 256 to a signal's number, yash 384; every other shell 128
-            code = _KILLED_BY + code % _KILLED_BY
-        return cls(parts[0], code, parts[2], int(parts[3]), parts[4] != "none", parts[5])
+        return cls(parts[0], exit_code(parts[1]), parts[2], int(parts[3]), parts[4] != "none", parts[5])
 
 
 class RunningCommand(ProcessTree):
