@@ -46,6 +46,10 @@ _HTTP_PROVIDERS = {"anthropic", "azure_ai", "deepseek", "fireworks_ai", "gemini"
 """Providers that litellm 1.106 asks by its HTTPHandler, for which it accepts our client; a test asks each."""
 
 
+_MAX_TOOLS = {"openai": MAX_TOOLS, "azure": MAX_TOOLS, "groq": 128, "xai": 200, "gemini": 512}
+"""Functions in a request: xAI's guide to function calling; what the APIs of Groq and Gemini answer with 400."""
+
+
 class LiteLLMProvider:
     """Satisfies `Provider` for every model that litellm knows."""
 
@@ -76,10 +80,13 @@ class LiteLLMProvider:
         return listed_info(entry, provider=provider)._replace(
             forwards_tools=forwarded is None or "tools" in forwarded,
             priced=is_priced(litellm.model_cost.get(entry.get("key", ""), entry)),
-            max_tools=MAX_TOOLS
-            if provider == "azure" or (provider == "openai" and is_openais_own(self._config))
-            else None,
+            max_tools=self._max_tools(provider),
         )
+
+    def _max_tools(self, provider: str) -> int | None:
+        """Return the provider's limit; a server that is only asked in its form (base_url) has none that is known."""
+        is_own = is_openais_own(self._config) if provider == "openai" else not self._config.base_url
+        return _MAX_TOOLS.get(provider) if is_own or provider == "azure" else None
 
     def ask(self, request: Mapping[str, Any], *, stream: bool) -> Generator[str, None, Answer]:
         """See `Provider.ask`.

@@ -192,12 +192,24 @@ def test_the_setting_stands_above_the_list_and_an_unknown_model_is_tried(
 MANY = [tool(name=f"look{number}") for number in range(129)]
 
 
-@pytest.mark.parametrize("model", ["openai/gpt-4o", "openai/o3", "azure/mine"])
-def test_more_tools_than_the_provider_takes_are_told_before_the_request(model: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "limit"),
+    [
+        ("openai/gpt-4o", 128),
+        ("openai/o3", 128),
+        ("azure/mine", 128),
+        ("groq/llama-3.3-70b-versatile", 128),
+        ("xai/grok-4", 200),
+        ("gemini/gemini-2.5-pro", 512),
+    ],
+)
+def test_more_tools_than_the_provider_takes_are_told_before_the_request(model: str, limit: int) -> None:
     address = {"base_url": "https://some.openai.azure.com", "api_version": "2025-01-01"} if "azure" in model else {}
     llm = LLM(LLMConfig.model_validate({"model": model, "api_key": "a-key", **address}), clock=FakeClock())
-    with pytest.raises(ModelRequestError, match=r"takes fewer tools \(at most 128, and 129 are offered.*exclude"):
-        llm.send(TALK, MANY)
+    many = [tool(name=f"look{number}") for number in range(limit + 1)]
+    told = rf"takes fewer tools \(at most {limit}, and {limit + 1} are offered.*exclude"
+    with pytest.raises(ModelRequestError, match=told):
+        llm.send(TALK, many)
 
 
 @pytest.mark.parametrize(("is_native", "tools"), [(True, MANY), (False, [])])
