@@ -27,7 +27,7 @@ QUICK := tests/agent tests/cli/test_app.py tests/llm tests/mcp tests/persistence
 ifndef AT_ONCE
 .NOTPARALLEL:
 endif
-.PHONY: sizes lowest connector site help setup demo test unit flaky lint bench coverage docs images dev machine clean \
+.PHONY: sizes matrix lowest connector site help setup demo test unit flaky lint bench coverage docs images dev machine clean \
   ready ready-venv ready-engine collected install integrations engine plugins peers harbor bases
 
 help: ## this table
@@ -55,6 +55,9 @@ unit: setup ## the tests that need no engine
 N ?= 50
 flaky: setup engine peers bases ## N=50 runs of TESTS='tests/test_text.py -k lines' with all processors busy: what failed, how often
 	@REPEAT=$(N) .ci/pytest $(TESTS)
+
+matrix: setup engine bases ## every case of a shell on each of Debian's shells, as a table; SHELLS='mksh zsh'
+	@$(BIN)/python -m tests.runtime.matrix $(SHELLS)
 
 lowest: ## quick tests with the lowest versions that pyproject.toml allows (uv from the package index)
 	@[ -x .cache/lowest/bin/uv ] || { $(PYTHON) -m venv .cache/lowest && .cache/lowest/bin/pip install --quiet uv; }
