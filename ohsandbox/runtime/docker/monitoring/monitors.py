@@ -191,6 +191,8 @@ class ServiceWatch:
                 for _ in () if self._over.is_set() else self._events:
                     self._look()
         finally:
+            if self._events is not None:  # docker-py's stream has no method that also closes an ended connection
+                self._events._response.close()  # noqa: SLF001 - as above
             engine.close()
 
     def _look(self) -> None:
