@@ -13,6 +13,8 @@ end_shell() {
   kill -KILL "-$1"
   case $7 in "$1" | [!1-9]* | 1) ;; *) kill -KILL "-$7" ;; esac
 }
+# ohs_own DIRECTORY: whether it is still ours. Once a command has removed it, another user may have taken its name.
+ohs_own() { [ -O "$1" ] && [ ! -L "$1" ]; }
 umask 077
 [ -d "${1%/*}" ] || mkdir -p "${1%/*}"
 mkdir "$1" || exit 98
@@ -28,7 +30,9 @@ cat >&4   # without `3>&-`, for which some shells move their own descriptor 3 me
 kill -KILL $!
 exec 4>&-
 # only in our own tmpfs: keep the exported environment for a process that resumes this session
-case $1 in /run/ohs/*) n=${1##*/}; [ ! -s "$1/env" ] || [ -L "$1" ] || mv -f "$1/env" "/run/ohs/${n%-*}.env" ;; esac
+n=${1##*/} l=/run/ohs/${1##*/}
+l=${l%-*}.env   # a directory of that name would take it in
+case $1 in /run/ohs/"$n") [ ! -s "$1/env" ] || [ -d "$l" ] || ! ohs_own "$1" || mv -f "$1/env" "$l" ;; esac
 if read -r p <&5; then
   n=0
   while [ $n -lt 10 ] && [ -d "/proc/$p" ]; do
@@ -37,4 +41,4 @@ if read -r p <&5; then
   done
   end_shell "$p" 2>/dev/null
 fi
-rm -rf "$1"
+! ohs_own "$1" || rm -rf "$1"

@@ -20,19 +20,24 @@ ohs_last() { return "$1"; }
 # stay, and the directory is made again, for the environment. Where it cannot be, nothing is reported: the shell is
 # replaced by one with another directory. Nor is it made once the host has ended, with which the terminal goes and the
 # keeper closes `in`: the keeper removes the directory, or another process its parent.
-ohs_own='[ -O "$ohs_dir" ] && [ ! -L "$ohs_dir" ]'
+ohs_own='command [ -O "$ohs_dir" ] && command [ ! -L "$ohs_dir" ]'
 ohs_mend='ohs_out=/proc/$ohs_keeper/fd/3
-  ([ -c "$ohs_tty" ] && [ -e "/proc/$ohs_keeper/fd/4" ] || exit; umask 077; command mkdir -p -- "${ohs_dir%/*}"; command mkdir -- "$ohs_dir"; eval "$ohs_own" && : >"$ohs_dir/env") || :'
+  (command [ -c "$ohs_tty" ] && command [ -e "/proc/$ohs_keeper/fd/4" ] || command exit; command umask 077
+  command mkdir -p -- "${ohs_dir%/*}"; command mkdir -- "$ohs_dir"
+  command eval "$ohs_own" && command : >"$ohs_dir/env") || command :'
 # no prompts: nobody sees them, and the commands in them would run before each of our lines
-ohs_plain='PS1= PS2=; command unset -v PROMPT_COMMAND PS0 || :'
+ohs_plain='PS1= PS2=; command unset -v PROMPT_COMMAND PS0 || command :'
 # `set -o vi` below `eval` crashes a bash without line editing (5.2): its input becomes the line editor's, while the text
 # of eval is still read. Within a file that bash sources, it only notes the option.
 ohs_source='command eval "$ohs_own" && command printf "%s\n" "command eval \"\$ohs_b\"" >|"$ohs_dir/source" && command . "$ohs_dir/source"'
 # the environment is saved before the report, so that a shell killed right after the report has lost nothing
-ohs_tell='{ command eval "$ohs_own" && [ -p "$ohs_out" ] && [ -e "$ohs_dir/env" ]; } || command eval "$ohs_mend"
+ohs_tell='{ command eval "$ohs_own" && command [ -p "$ohs_out" ] && command [ -e "$ohs_dir/env" ]; } || command eval "$ohs_mend"
   ! command eval "$ohs_own" || { command eval "$ohs_save" >|"$ohs_dir/env"
     command printf "%s %s %s %s %s %s\000" "$ohs_n" "$ohs_s" "$ohs_w" "${!:-0}" "${BASH_VERSION:-none}" "$PWD" >"$ohs_out"; }
-  ohs_w=kept ohs_done=$ohs_n; command eval "$ohs_plain"'
+  ohs_w=kept ohs_done=$ohs_n ohs_b=; command eval "$ohs_plain"'
+# The text of a long command, from a file that another user may have replaced: what was opened must be ours.
+ohs_text='{ command [ -f "$ohs_dir/command" ] && { command [ -O /proc/self/fd/8 ] && command cat <&8; } 8<"$ohs_dir/command"
+  } || command printf %s "command echo \"Not run: another user has replaced the file of this command.\" >&2; ohs_last 126"'
 ohs_greet='{ command read -r ohs_keeper <"$ohs_dir/keeper"; ohs_out=$ohs_dir/out
   command printf "%s 0 %s %s %s %s\000" \
     "$ohs_n" "$ohs_w" "$$" "${BASH_VERSION:-none}" "$ohs_keeper $ohs_tty $PWD" >"$ohs_out"
@@ -41,8 +46,8 @@ ohs_greet='{ command read -r ohs_keeper <"$ohs_dir/keeper"; ohs_out=$ohs_dir/out
 # `set | grep X` does not find itself
 ohs_stdio='<"${ohs_tty%$((ohs_c=0))/}" >"$ohs_tty"'
 case $ohs_tty in /proc/*) ohs_stdio='<&"$((9+(ohs_c=0)))" >&9 9>&-' ;; esac
-ohs_run='{ [ -d "$PWD" ] || { ohs_w=lost; command cd -- "$ohs_home" || command cd /; }
-  command ulimit -S -m "$ohs_m" || :
+ohs_run='{ command [ -d "$PWD" ] || { ohs_w=lost; command cd -- "$ohs_home" || command cd /; }
+  command ulimit -S -m "$ohs_m" || command :
   command printf "\033]7117;%s;begin\007" "$ohs_n" >"$ohs_tty"; ohs_last "$ohs_s"; } 2>/dev/null
 { '"$ohs_eval"' "${ohs_v:-$ohs_c}" '"$ohs_stdio"' 2>&1; ohs_s=$?; } 2>/dev/null
 { command printf "\033]7117;%s;end\007" "$ohs_n" >"$ohs_tty"; command eval "$ohs_tell"; } 2>/dev/null'

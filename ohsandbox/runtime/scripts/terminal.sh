@@ -13,6 +13,7 @@ until [ -p "$1/out" ]; do
   [ $n -lt 5000 ] || sleep 0.02 2>/dev/null || sleep 1
   [ $n -lt 6000 ] || exit 98
 done
+[ -O "$1" ] && [ ! -L "$1" ] || exit 98
 echo $$ >"$1/pid"   # for keeper.sh, when the host is gone
 export OHSANDBOX_TTY
 unset ENV PROMPT_COMMAND TMOUT   # BASH_ENV is for scripts: no interactive shell reads it

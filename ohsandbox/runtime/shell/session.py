@@ -256,17 +256,17 @@ class ShellSession:
             return False
         return call.report.exit_code != KILLED and call.capture.size <= AT_ONCE_BYTES
 
-    def send(self, call: ShellCommand, by_file: str | None = None) -> None:
-        """Send the shell a command, or the text instead of it; by_file is a file of the sandbox that contains it."""
+    def send(self, call: ShellCommand, *, by_file: bool = False) -> None:
+        """Send the shell a command, or the text instead of it; by_file: the file `command` of our directory has it."""
         command = call.command
         if self._on_overflow:
             call.capture = Capture(on_overflow=self._on_overflow(call.nonce))
         text = call.text or command
         if self._bash and (len(text) - len(text.rstrip("\\"))) % 2:
             text += "\\"  # below two evals, bash would join the last line with what we run after the command
-        quoted = self._quote(by_file or text)
-        if by_file:
-            quoted = self._own('"$(cat %s;echo .)";ohs_c=${ohs_c%%.}') % quoted
+        quoted = (
+            self._own('"$(command eval "$ohs_text";command echo .)";ohs_c=${ohs_c%.}') if by_file else self._quote(text)
+        )
         with self.changed:
             self.call = call
         if (trap := command.find("trap")) >= 0 and _EXIT.search(command, trap):

@@ -261,7 +261,7 @@ class Shell:
         self, command: str, wait: WaitOptions, text: str = "", *, at_once: ShellSession | None = None
     ) -> RunningCommand:
         """Send the command; with at_once to this idle session, without blocking: BrokenPipeError if it has ended."""
-        session, path = at_once or self._ready(), None
+        session, by_file = at_once or self._ready(), False
         self._was_used = True
         self._background += session.pop_background_output(self._host.secrets.masker)
         call = ShellCommand(command, text, dict(self._new_env.popleft() for _ in range(len(self._new_env))))
@@ -272,11 +272,15 @@ class Shell:
             self._snippet(b"ohs_tidy %s" % quote(session.tty))
         self._untidy = bool(_SETS_TERMINAL.search(command))
         if len(text or command) > _COMMAND_BY_FILE_BYTES:
-            path = f"{session.directory}/command"
+            # where another user has taken the name, a link could lead what we write elsewhere
+            check = b"[ -O %s ] && [ ! -L %s ] && { [ ! -e %s ] || [ -O %s ]; }"
+            name, file = quote(session.directory), quote(f"{session.directory}/command")
+            by_file = self._snippet(check % (name, name, file, file)).status == "0"
+        if by_file:
             data = (text or command).encode("utf-8", "surrogateescape")
-            self._host.write_bytes(path, data, mode=0o600, user=self._options.user)
+            self._host.write_bytes(f"{session.directory}/command", data, mode=0o600, user=self._options.user)
         try:
-            session.send(running.call, path)
+            session.send(running.call, by_file=by_file)
         except BrokenPipeError:  # the shell ended unnoticed and has not read the command
             self._new_env.extendleft(reversed(call.env.items()))
             if at_once:

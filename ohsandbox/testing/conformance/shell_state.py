@@ -196,6 +196,12 @@ def a_command_does_not_find_itself_in_the_variables(shell: Session) -> None:
 
 
 @needs("bash")
+def a_command_that_turns_on_line_editing_is_not_kept_as_a_variable(shell: Session) -> None:
+    shell("set -o vi; set +o vi; : unusual-text")
+    assert shell("set | grep unusual[-]text").output == ""
+
+
+@needs("bash")
 def the_history_holds_nothing_of_ours(shell: Session) -> None:
     assert "ohs" not in shell("history").output
 
@@ -315,6 +321,17 @@ def redefined_builtins_do_not_reach_us(shell: Session) -> None:
     for name in ("printf", "command", "export", "cd", "trap", "eval", "stty"):
         shell(f"{name}() {{ echo evil; }}")
         assert shell("echo ok").output == "ok\n", name
+        shell(f"unset -f {name}")
+
+
+@needs("bash")  # elsewhere these are no names of functions, or found before functions
+def a_test_that_is_redefined_costs_no_report(shell: Session) -> None:
+    """Without a report the shell is discarded, and its variables with it."""
+    shell("kept=kept")
+    for name in ("[", "test", "read", "umask", "ulimit", "mkdir", ":", "cat"):
+        shell(f"{name}() {{ return 1; }}")
+        assert shell("echo $kept").output == "kept\n", name
+        assert shell(f"#{'x' * 20_000}\necho $kept").output == "kept\n", name
         shell(f"unset -f {name}")
 
 

@@ -6,13 +6,15 @@ import os
 import random
 import re
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ohsandbox import DockerRuntime
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ohsandbox.runtime.base import Runtime
 
 ERRORS = (
@@ -112,3 +114,65 @@ def test_an_odd_line_ends_as_if_it_were_typed(image: str) -> None:
     assert {_line(number): end for number, end in ended.items() if end != typed[number]} == {
         _line(number): typed[number] for number in numbers if ended[number] != typed[number]
     }
+
+
+# --- another user of the sandbox, who has taken a name of ours ------------------------------------
+
+LONG = f"#{'x' * 20_000}\necho ran"
+TAKE = "mv $0 $0-old && mkdir $0 && ln -s /root/file $0/command && echo theirs >$0/env && chown -R 65534 $0"
+"""As after `rm -rf /run/ohs/*` of a command, when another user was faster than the shell."""
+
+
+def _directory(runtime: DockerRuntime) -> str:
+    session = runtime._shells["main"]._session
+    assert session is not None
+    return session.directory
+
+
+@pytest.fixture(scope="module")
+def attacked() -> Iterator[DockerRuntime]:
+    with DockerRuntime("ohsandbox-base:debian") as runtime:
+        yield runtime
+
+
+@pytest.mark.docker
+def test_a_long_command_is_written_through_no_link_of_another_user(attacked: DockerRuntime) -> None:
+    attacked.execute("echo before >/root/file; kept=kept")
+    taken = attacked.run(["sh", "-c", TAKE, _directory(attacked)])
+    assert taken.exit_code == 0, taken.stderr
+    assert attacked.execute(LONG).output == "ran\n"
+    assert attacked.read_bytes("/root/file") == b"before\n"
+
+
+@pytest.mark.docker
+def test_a_long_command_is_not_read_from_a_file_of_another_user(
+    attacked: DockerRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attacked.execute("true")
+    write, path = attacked.write_bytes, f"{_directory(attacked)}/command"
+
+    def replaced(*arguments: Any, **options: Any) -> None:
+        write(*arguments, **options)
+        swap = "rm $0; echo 'echo evil; id -u' >$0; chown 65534 $0"
+        assert attacked.run(["sh", "-c", swap, path]).exit_code == 0
+
+    monkeypatch.setattr(attacked, "write_bytes", replaced)
+    ended = attacked.execute(LONG)
+    assert "another user has replaced" in ended.output
+    assert ("evil" in ended.output, ended.exit_code) == (False, 126)
+    monkeypatch.undo()
+    assert attacked.execute(LONG).output == "ran\n"
+
+
+@pytest.mark.docker
+def test_the_end_of_a_session_moves_and_removes_nothing_of_another_user(attacked: DockerRuntime) -> None:
+    attacked.execute("true")
+    directory = _directory(attacked)
+    assert attacked.run(["sh", "-c", TAKE, directory]).exit_code == 0
+    session = attacked._shells["main"]._session
+    assert session is not None
+    ended = f"until ! [ -d /proc/{session.keeper_pid} ]; do sleep 0.1; done; cat $0/env; ls /run/ohs"
+    session._keeper.close()
+    left = attacked.run(["sh", "-c", ended, directory]).stdout.decode().split()
+    assert left[0] == "theirs"
+    assert [name for name in left if name.endswith(".env")] == []
