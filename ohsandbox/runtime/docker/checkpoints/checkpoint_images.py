@@ -12,9 +12,9 @@ import re
 import secrets
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ohsandbox.errors import ImageUnavailable, SandboxGone, SandboxUnavailable, UsageError
 from ohsandbox.paths import subdirectory
@@ -32,6 +32,8 @@ from ohsandbox.runtime.docker.labels import (
     USER_LABEL,
 )
 from ohsandbox.runtime.results import Checkpoint
+from ohsandbox.strict_json import MAX_INTEGER
+from ohsandbox.text import MAX_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +55,11 @@ MAX_ALL_BYTES = 20 * GIB
 """Size limit for the checkpoints of all owners of this state directory together."""
 UNFINISHED_S = 3600.0
 """A record that has no image after this time belongs to a process that died while creating it."""
-_TAG = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
+_TAG = re.compile(r"^[0-9]{8}-[0-9]{6}-[0-9a-f]{8}$")
+_OF_SERVICE = re.compile(r"-[a-z0-9_-]{1,63}(?:\.[0-9]{1,4})?")
+"""The end of the tag of a service's image, or of the image of one of its volumes."""
+_LAST_TIME_S = 253402300799
+"""The end of the year 9999, the last one of `datetime`."""
 
 
 def commit_container(
@@ -195,21 +201,30 @@ class CheckpointRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    tag: str
+    tag: str = Field(pattern=_TAG.pattern)
     engine: str
     """The engine's address; images of other engines are never removed."""
-    made_at: float
+    made_at: float = Field(ge=0, le=_LAST_TIME_S)
     """Seconds since the epoch; only shown, since a clock may be set back."""
-    number: int = 0
+    number: int = Field(0, ge=0, le=MAX_INTEGER)
     """Higher than that of each checkpoint that was there when this one was begun; 0 in records of earlier versions."""
     owner: str | None = None
     """Name of a directory, see `owners`: the checkpoint may be removed once that was deleted. None: it stays until it
     is dropped."""
-    id: str = ""
+    id: str = Field("", pattern=rf"^({engine_images.IMAGE_ID.pattern})?$")
     """Image id; empty until the image is created."""
-    size_bytes: int = 0
+    size_bytes: int = Field(0, ge=0, le=MAX_BYTES)
     services: tuple[str, ...] = ()
     """Tags of the images with the files of its services."""
+
+    @model_validator(mode="after")
+    def _own_tags(self) -> Self:
+        """Refuse the tag of anything else: a request to remove an image with `/../` in its name removes a container."""
+        if not all(
+            name.startswith(f"{self.tag}-") and _OF_SERVICE.fullmatch(name[len(self.tag) :]) for name in self.services
+        ):
+            raise ValueError("a service's tag does not begin with the checkpoint's")
+        return self
 
     @property
     def name(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.docker.engine.connection import Engine
 
+IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
 _PULL_ATTEMPTS = 5
 FIRST_PAUSE_S = 2.0
 """Maximum of the first pause between attempts. It doubles each time, with full jitter: at most 2, 4, 8, 16 s. A

@@ -12,7 +12,9 @@ import posixpath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.images import engine_images
 from ohsandbox.runtime.docker.labels import CHECKPOINT_SERVICES_LABEL, SERVICE_OF_LABEL
 
 if TYPE_CHECKING:
@@ -111,8 +113,24 @@ def kept(engine: Engine, checkpoint: str) -> dict[str, KeptService]:
     for entry in str(labels.get(CHECKPOINT_SERVICES_LABEL) or "").split():
         name, _, ids = entry.partition("=")
         image, *volumes = ids.split(",")
+        for one in (image, *volumes):
+            _check_kept(engine, one, checkpoint)
         by_service[name] = KeptService(image, tuple(volumes))
     return by_service
+
+
+def _check_kept(engine: Engine, image: str, checkpoint: str) -> None:
+    """Pass if an image that a checkpoint's label names is one of ours: anybody may write a label into an image."""
+    repository = checkpoint_images.REPOSITORY
+    if engine_images.IMAGE_ID.fullmatch(image):
+        with engine_errors(f"looking at a service of checkpoint {checkpoint[:19]!r}"):
+            tags = engine.api.inspect_image(image).get("RepoTags") or ()
+        if any(str(tag).startswith(f"{repository}:") for tag in tags):
+            return
+    raise SandboxUnavailable(
+        f"Checkpoint {checkpoint[:19]!r} names {image[:80]!r} as a service's files, which is no checkpoint's image.",
+        remedy="Use another checkpoint.",
+    )
 
 
 def fill(engine: Engine, container: str, volumes: tuple[str, ...]) -> None:

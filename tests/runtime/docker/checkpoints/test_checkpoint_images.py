@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from docker.errors import NotFound
 
 from ohsandbox import CLIRuntime, DockerRuntime
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
+from ohsandbox.paths import subdirectory
 from ohsandbox.runtime import owners
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
@@ -299,6 +303,56 @@ def test_damaged_records_are_passed_over(engine: Engine, owner: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("user", [None, "1000"])
+def _write_record(**fields: object) -> Path:
+    """A record that somebody else has written."""
+    path = subdirectory("checkpoints") / str(fields["tag"])
+    path.write_text(json.dumps(fields))
+    return path
+
+
+TAG = "20260101-000000-00000000"
+ID = f"sha256:{'0' * 64}"
+
+
+def test_a_record_that_names_a_path_removes_no_container(engine: Engine) -> None:
+    """The path of a request is made of the tag, and `..` in it leads to everything that the engine has."""
+    victim = engine.api.create_container_from_config({"Image": IMAGE, "Cmd": ["true"]})["Id"]
+    try:
+        services = [f"{TAG}-x/../../containers/{victim}"]
+        _write_record(tag=TAG, engine=engine.address.url, made_at=1.0, number=1, id=ID, services=services)
+        for record in checkpoint_images.records(engine):
+            if record.tag == TAG:
+                checkpoint_images.release(engine, record)
+        assert engine.api.inspect_container(victim)["Id"] == victim
+    finally:
+        with contextlib.suppress(NotFound):
+            engine.api.remove_container(victim, force=True)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"size_bytes": 10**30}, {"size_bytes": -(10**15)}, {"made_at": 1e300}, {"made_at": "NaN"}, {"number": 10**30},
+        {"number": -1}, {"id": "debian:latest"}, {"id": "../containers/x"}, {"services": ["debian"]},
+        {"services": [f"{TAG}-x/../../containers/y"]}, {"services": ["20250101-000000-00000000-db"]},
+    ],
+)  # fmt: skip
+def test_a_record_with_values_that_no_checkpoint_has_counts_as_damaged(engine: Engine, fault: dict[str, Any]) -> None:
+    whole = {
+        "tag": TAG,
+        "engine": engine.address.url,
+        "made_at": 1.0,
+        "number": 1,
+        "id": ID,
+        "services": [f"{TAG}-db.0"],
+    }
+    path = _write_record(**whole)
+    assert TAG in [record.tag for record in checkpoint_images.all_records()]
+    _write_record(**whole | fault)
+    assert TAG not in [record.tag for record in checkpoint_images.all_records()]
+    path.unlink()
+
+
 def test_a_new_sandbox_begins_with_a_checkpoints_files_and_user(owner: Path, user: str | None) -> None:
     with DockerRuntime(BUSYBOX, user=user) as runtime:
         runtime.execute("echo then > f; id -u > u")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ from requests import Response
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
+from ohsandbox.runtime.docker.labels import CHECKPOINT_LABEL, CHECKPOINT_SERVICES_LABEL
 from ohsandbox.runtime.docker.monitoring import monitors
 from ohsandbox.runtime.docker.runtime import DockerRuntime
-from ohsandbox.runtime.docker.services import pods, service_images, service_inventory
+from ohsandbox.runtime.docker.services import pods, service_checkpoints, service_images, service_inventory
 from ohsandbox.runtime.service_options import Service
 from tests.runtime.docker.conftest import BASE
 
@@ -336,3 +338,21 @@ def test_a_service_that_dies_is_started_again_and_that_is_told(
     engine.api.kill(runtime.name)
     assert "Service 'web'" in str(runtime.execute("true").notice), "its network is another one now"
     assert runtime.execute(fetch("http://web:8000/hostname")).exit_code == 0
+
+
+@docker
+@pytest.mark.parametrize("named", ["the base image", "../containers/x", "debian", ""])
+def test_an_image_that_calls_itself_a_checkpoint_names_no_other_image_as_a_services_files(
+    engine: Engine, named: str
+) -> None:
+    """A service would begin with the files of a private image, and the sandbox read them."""
+    image = engine.api.inspect_image(DEBIAN)["Id"] if named == "the base image" else named
+    labels = [f"LABEL {CHECKPOINT_LABEL}=1", f'LABEL {CHECKPOINT_SERVICES_LABEL}="db={image}"']
+    empty = bytes(10240)  # a tar archive without members
+    answer = engine.api.import_image_from_data(empty, repository="ohsandbox-test-hostile", changes=labels)
+    hostile = str(json.loads(answer)["status"])
+    try:
+        with pytest.raises(SandboxUnavailable, match="is no checkpoint's image"):
+            service_checkpoints.kept(engine, hostile)
+    finally:
+        engine.api.remove_image(hostile)
