@@ -1,9 +1,10 @@
-"""Rules for single commands: a table of programs and arguments, and functions where targets decide the risk."""
+"""Rules for single commands: the table `program_rules.txt`, and functions where targets decide the risk."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from ohsandbox.conversation.approvals.rules import Finding, names, quoted
 from ohsandbox.conversation.approvals.rules.git import git_findings, subcommand
@@ -21,21 +22,15 @@ if TYPE_CHECKING:
 
 
 class Rule(NamedTuple):
-    """A finding for any of its programs; if the rule has conditions, only when one of them holds."""
+    """A line of the table `program_rules.txt`."""
 
     programs: str
-    """Program names without what follows a dot; `git NAME` is a subcommand of git."""
     risk: Literal["MEDIUM", "HIGH"]
     what: str
-    """The finding's text: `{name}` is the program, `{command}` the program with its first two operands, quoted."""
     options: str = ""
-    """Condition: one of these is an argument; long options may be abbreviated."""
     letters: str = ""
-    """Condition: one of these is a short option."""
     words: str = ""
-    """Condition: one of these is among the first four operands. Also marks a use of the program that the rules know."""
     text: re.Pattern[str] | None = None
-    """Condition: this matches the arguments and the text of stdin, with a NUL before each and after the last."""
 
     @property
     def is_plain(self) -> bool:
@@ -58,159 +53,27 @@ class Rule(NamedTuple):
         return Finding(self.risk, self.what.format(name=command.program, command=words))
 
 
-_REMOTE = "Works on another machine, or sends files there."
-_RUNS_TEXT = "Runs a text as a command ({name})."
-_DOWNLOADS = "Runs a package that it downloads ({name})."
-_DISCARDS_WORK = "Throws away work in the repository."
-_DISCARDS = "Throws away changes that are not committed."
-_INSTALLS = "Installs or removes software."
 _PUBLISHES = "Changes what others use or see: {command}."
-_CHANGES_DATA = "Changes or deletes data of a database."
 
-# fmt: off
-_RULES = (
-    Rule("sudo su doas pkexec runuser", "HIGH", "Becomes another user."),
-    Rule("mkfs mke2fs wipefs fdisk sfdisk parted shred mkswap blkdiscard", "HIGH",
-         "Writes to disks or file systems as a whole."),
-    Rule("shutdown reboot halt poweroff", "HIGH", "Stops or restarts the machine."),
-    Rule("init", "HIGH", "Stops or restarts the machine.", words="0 6"),
-    Rule("ssh ssh-copy-id scp sftp ftp tftp nc ncat netcat socat telnet", "HIGH", _REMOTE),
-    Rule("rsync", "HIGH", _REMOTE, text=re.compile(r"\0(?!-)(?:[\w.-]+@)?[\w.-]+:(?!\\)|\0rsync://")),
-    Rule("rsync", "MEDIUM", "Deletes at the target what the source has not.", "--delete --remove-source-files"),
-    Rule("systemd-run chroot", "HIGH", "Runs a program beyond this shell ({name})."),
-    Rule("git credential credential-store credential-cache", "HIGH", "Takes keys out of a store."),
-    Rule("gh gcloud az aws", "HIGH", "Takes keys out of a store.",
-         words="token print-access-token print-identity-token get-access-token get-session-token get-login-password"),
-    Rule("security pass op bw vault doppler secret-tool", "HIGH", "Takes keys out of a store.",
-         words="show read get lookup export secrets find-generic-password find-internet-password dump-keychain"),
-    Rule("aws gcloud", "HIGH", "Takes keys out of a store.", words="get-secret-value get-parameter access"),
-    Rule("openssl", "HIGH", _REMOTE, words="s_client s_server s_time"),
-    Rule("redis-cli", "HIGH", "Deletes a database or a table.", text=re.compile(r"\0flush(?:all|db)\0", re.IGNORECASE)),
-    Rule("gpg gpg2", "HIGH", "Takes keys out of the keyring.", "--export-secret-keys --export-secret-subkeys"),
-    Rule("rustc", "HIGH", "Lets {name} run a program.", text=re.compile(r"\0(?:-C|--codegen)[\0=]?linker=")),
-    Rule("curl", "HIGH", "Writes a file that the format names.", text=re.compile(r"%output\{")),
-    Rule("cmake", "MEDIUM", "Has cmake read code outside of the workspace.",
-         text=re.compile(
-             r"\0-D\0?CMAKE_\w*(?:INCLUDE|TOOLCHAIN|MODULE|PREFIX)\w*(?::\w+)?="
-             r"(?:/(?!workspace/|usr/|opt/|nix/)|~|\.\.)")),
-    Rule("cmake", "HIGH", "Has cmake run a program with arguments, or from outside of the workspace.",
-         text=re.compile(
-             r"\0-D\0?\w*(?:LAUNCHER|COMMAND|PROGRAM|EMULATOR|CLANG_TIDY|CPPCHECK|COMPILER|LINKER|EXECUTABLE|RANLIB|STRIP"
-             r"|_(?:AR|NM|LD|AS))(?::\w+)?=(?:/(?!workspace/|usr/|opt/|nix/)|~|\.\.|[^\0]*[;\s])")),
-    Rule("gdb", "HIGH", "Gives {name} a text that it may run.", text=re.compile(
-         r"\0--?(?:e?i?ex?|i?ev[\w-]*|(?:early-)?init-e[\w-]*)[\0=](?!(?:r|run|c|continue|n|next|s|step|q|quit|finish|up|down|list|where|disas\w*"
-         r"|(?:thread apply all )?(?:bt|backtrace)(?: full)?|info [\w -]+|b(?:reak)? [\w.:/]+|frame \d+"
-         r"|p(?:rint)? [\w.*&]+|set (?:pagination|confirm|print \w+) \w+)\0)")),
-    Rule("pdflatex xelatex lualatex latex", "MEDIUM", "Gives {name} code.", text=re.compile(r"\0\\")),
-    Rule("mvn mvnw", "MEDIUM", _DOWNLOADS, text=re.compile(r"\0(?!-)[\w.-]+:[\w.-]+:[^\0]")),
-    Rule("npm pnpm yarn pip pip3 uv composer gh", "HIGH", "Leaves a setting outside of the workspace ({name}).",
-         text=re.compile(r"\0(?:config|c|alias)\0(?:[^\0]*\0){0,2}(?:set|edit)\0|\A\0set\0")),
-    Rule("git daemon send-email http-backend shell instaweb", "HIGH", _REMOTE),
-    Rule("mount umount swapon swapoff mknod insmod modprobe rmmod nsenter unshare pivot_root kexec", "HIGH",
-         "Changes mounts, the kernel or namespaces."),
-    Rule("iptables ip6tables nft ufw setenforce visudo passwd chpasswd useradd usermod userdel adduser", "HIGH",
-         "Changes the firewall or access control."),
-    Rule("at batch", "HIGH", "Leaves something behind that runs by itself."),
-    Rule("crontab", "HIGH", "Leaves something behind that runs by itself.", text=re.compile(r"\A(?!\0-l\0\Z)")),
-    Rule("killall killall5 pkill skill snice xkill", "HIGH", "Ends other processes."),
-    Rule("mail sendmail mutt msmtp", "HIGH", _REMOTE),
-    Rule("history", "HIGH", "Wipes the shell's history.", letters="c"),
-    Rule("mapfile readarray", "MEDIUM", _RUNS_TEXT, letters="C"),
-    Rule("trap alias", "MEDIUM", "Leaves a command that runs later ({name}).", text=re.compile(r"\0[^-]")),
-    Rule("enable hash", "HIGH", "Replaces what a name runs ({name}).", letters="fp"),
-    Rule("dc", "HIGH", "A dc program that may run commands.", text=re.compile(r"!")),
 
-    Rule("apt apt-get yum dnf brew", "MEDIUM", _INSTALLS, words="install remove purge upgrade"),
-    Rule("pip pip3 npm pnpm gem cargo uv", "MEDIUM", _INSTALLS, words="install i uninstall"),
-    Rule("make gmake ninja meson", "MEDIUM", _INSTALLS, words="install uninstall"),
-    Rule("apk yarn", "MEDIUM", _INSTALLS, words="add del remove"),
-    Rule("go", "MEDIUM", _INSTALLS, text=re.compile(r"\0(?!-)[^@\0]*@")),
-    Rule("cpio", "HIGH", "Writes wherever the archive says.", text=re.compile(
-        r"\A(?!.*\0(?:-[a-zA-Z]*t|--list))(?=.*\0(?:-[a-zA-Z]*i|--extract))", re.DOTALL)),
-    Rule("go", "HIGH", _DOWNLOADS, text=re.compile(r"\A\0run\0(?:-[^\0]*\0){0,9}[^@\0]*@")),
+def _by_program() -> dict[str, list[Rule]]:
+    table: dict[str, list[Rule]] = {}
+    text = Path(__file__).with_name("program_rules.txt").read_text(encoding="utf-8")
+    for section in text.split("\n\n")[1:]:
+        head, *lines = section.strip("\n").split("\n")
+        risk, _, what = head.partition(" ")
+        for line in lines:
+            programs, *conditions = line.strip(" ").split(" | ")
+            given: dict[str, Any] = dict(condition.split("=", 1) for condition in conditions)
+            pattern = re.compile(given.pop("text")) if "text" in given else None
+            rule = Rule(programs, cast("Literal['MEDIUM', 'HIGH']", risk), what, **given, text=pattern)
+            git = "git " if programs.startswith("git ") else ""
+            for name in programs.removeprefix(git).split():
+                table.setdefault(git + name, []).append(rule)
+    return table
 
-    Rule("npm pnpm yarn bun deno jsr cargo poetry uv flit hatch pdm rye maturin mvn mvnw gradle gradlew sbt lein mill "
-         "mix rebar3 dart flutter turbo nx lerna changeset vsce ovsx elm opam nimble spago", "HIGH", _PUBLISHES,
-         words="publish hex.publish unpublish deploy deprecate dist-tag"),
-    Rule("gem docker podman nerdctl buildah dotnet nuget pod dvc crane oras", "HIGH", _PUBLISHES, "--push",
-         words="push"),
-    Rule("twine huggingface-cli hf maturin cabal stack luarocks anaconda", "HIGH", _PUBLISHES, words="upload"),
-    Rule("semantic-release gh-pages surge", "HIGH", _PUBLISHES),
-    Rule("goreleaser skopeo", "HIGH", _PUBLISHES, words="release copy sync"),
-    Rule("fab cap kamal heroku fly flyctl vercel netlify firebase wrangler serverless sls pulumi cdk sam", "HIGH",
-         _PUBLISHES, "--prod --production", words="deploy publish destroy remove up run ssh push delete rollback"),
-    Rule("ansible ansible-playbook", "HIGH", _REMOTE,
-         text=re.compile(r"\A(?!.*\0(?:--check|--syntax-check|--list-\w+|--version)\0)", re.DOTALL)),
-    Rule("rclone", "HIGH", _REMOTE, words="copy copyto sync move moveto delete purge serve mount"),
-    Rule("gh glab", "HIGH", _PUBLISHES,
-         words="merge create delete close edit comment review reopen set rerun cancel upload fork archive"),
-    Rule("gh glab", "HIGH", _DOWNLOADS, text=re.compile(r"\0extension\0(?:install|exec)\0")),
-    Rule("kubectl oc", "HIGH", _PUBLISHES,
-         words="delete apply exec drain replace scale create edit patch label annotate set expose autoscale cordon "
-         "uncordon taint run debug cp undo restart pause resume"),
-    Rule("kubectl oc", "HIGH", "Takes keys out of a store.",
-         text=re.compile(r"\A(?=.*[\0,/](?i:secrets?)[\0/,.?])(?=.*\0(?:-o|--output|--template|--raw))"
-             r"|\A(?:\0[^\0]*){0,5}\0config\0view(?:\0[^\0]*){0,5}\0--raw\b", re.DOTALL)),
-    Rule("terraform tofu", "HIGH", _PUBLISHES, words="destroy apply rm push delete taint untaint import force-unlock"),
-    Rule("aws", "HIGH", _PUBLISHES, words="rm cp sync mv delete-object terminate-instances"),
-    Rule("gcloud", "HIGH", _PUBLISHES, words="delete deploy"),
-    Rule("helm", "HIGH", _PUBLISHES, words="install uninstall upgrade delete rollback push"),
-    Rule("systemctl", "HIGH", _PUBLISHES,
-         words="enable disable mask stop start restart edit poweroff reboot halt kexec"),
-    Rule("docker podman", "HIGH", "Starts a container that reaches the host.",
-         "--privileged --pid --cap-add --device --security-opt",
-         text=re.compile(r"(?:-v|--volume|source|src)[=\0 ]?/[:\s,\0]")),
-    Rule("docker podman", "MEDIUM", "Removes containers, images or volumes.",
-         text=re.compile(r"\0(?:prune|rm|rmi)\0")),
 
-    Rule("rails", "HIGH", _RUNS_TEXT, text=re.compile(r"\0(?:runner|r)\0(?![\w./-]+\.rb\0)")),
-    Rule("rails rake mix php artisan console sequelize typeorm knex prisma", "MEDIUM", _CHANGES_DATA, text=re.compile(
-         r"\0(?:[\w-]+:){0,3}(?:db|database|migrate|schema|ecto)[:.](?:drop|reset|purge|wipe|fresh|refresh|truncate)\b")),
-    Rule("rails rake mix manage.py django-admin sequelize typeorm knex prisma alembic", "MEDIUM", _CHANGES_DATA,
-         words="flush reset_db reset downgrade zero"),
-    Rule("python python3", "MEDIUM", _CHANGES_DATA,
-         text=re.compile(r"\0(?:[^\0]*/)?manage\.py\0(?:[^\0]*\0){0,3}(?:flush|reset_db|zero)\0")),
-    Rule("dropdb dropuser", "HIGH", "Deletes a database or a user of it."),
-    Rule("sqlite3 psql mysql mariadb duckdb", "MEDIUM", _CHANGES_DATA, text=re.compile(
-         r"\b(?:delete\s{1,9}from|update\s{1,9}\S{1,99}\s{1,9}set|alter\s{1,9}(?:table|user|role|database)|grant|revoke|drop)\b",
-         re.IGNORECASE)),
-    Rule("duckdb", "HIGH", _DOWNLOADS, text=re.compile(
-         r"\b(?:install|load)\s{1,9}(?:'|\w{1,99}\s{1,9}from\b)|allow_unsigned", re.IGNORECASE)),
-    Rule("duckdb", "MEDIUM", _DOWNLOADS, text=re.compile(r"\binstall\s", re.IGNORECASE)),
-
-    Rule("make gmake bmake pmake", "HIGH", "Gives make commands of its own.",
-         text=re.compile(r"\0(?:\.?SHELL(?:FLAGS)?\s{0,9}[:?+!]{0,3}=|[^=\0]*=[^\0$`;|]*[$`;|])")),
-    Rule("make gmake bmake pmake", "MEDIUM", "Gives make commands of its own.",
-         text=re.compile(r"\0[^=\0-]*=[^\0]*\s")),
-    Rule("sqlite3 psql mysql mariadb duckdb", "HIGH", "Lets {name} run a program.", text=re.compile(
-         r"[\0\s](?:\.(?:sh|sy|lo|im|o|re|exc|ba|sa|cl|cd|ar|w)|\\[!ogwie]|\\copy|system\s)|\|\s{0,3}$|\b(?:writefile|load_extension|edit|fts3_tokenizer|pg_read_file|lo_import|lo_export|outfile|dumpfile)\b|\bprogram\s{1,3}'|(?i:\b(?:attach(?:\s{1,9}database)?|into|\bto)\s{1,9}['\"](?:file:)?(?:/|~|\.\.))")),
-
-    Rule("git push", "HIGH", "Sends commits out (git push)."),
-    Rule("git push", "HIGH", "Overwrites or deletes what others have (git push by force).",
-         "--force --force-with-lease --mirror --delete --prune", "f", text=re.compile(r"\0[+:]")),
-    Rule("git fetch pull clone ls-remote", "MEDIUM", "Uses the network ({name})."),
-    Rule("git fetch pull clone ls-remote", "HIGH", "Puts computed text into a request of {name}.",
-         text=re.compile(r"\$[({]|`")),
-    Rule("git submodule bisect", "MEDIUM", "Runs what {command} says.", words="foreach run update"),
-    Rule("git remote", "MEDIUM", "Changes where the repository gets and sends commits.",
-         words="add set-url remove rm rename"),
-    Rule("git clean filter-branch", "MEDIUM", _DISCARDS_WORK),
-    Rule("git reset", "MEDIUM", _DISCARDS_WORK, "--hard"),
-    Rule("git checkout restore", "MEDIUM", _DISCARDS, text=re.compile(r"\0(?:\.|--|-f|--force)\0")),
-    Rule("git stash", "MEDIUM", _DISCARDS, words="drop clear"),
-    Rule("git switch worktree", "MEDIUM", _DISCARDS, "--force --discard-changes", "f"),
-    Rule("git rm", "MEDIUM", "Deletes a whole tree.", letters="r"),
-    Rule("git reflog gc", "MEDIUM", "Deletes what git could bring back.", "--prune", words="expire delete"),
-    Rule("git tag", "MEDIUM", "Deletes a tag.", "--delete", "d"),
-    Rule("git notes", "MEDIUM", "Deletes notes.", words="remove prune"),
-    Rule("git branch", "MEDIUM", "Deletes a branch that may not be merged.", "--delete --force", "DM"),
-)
-# fmt: on
-
-_BY_PROGRAM: dict[str, list[Rule]] = {}
-for _rule in _RULES:
-    for _name in _rule.programs.removeprefix("git ").split():
-        _BY_PROGRAM.setdefault(f"git {_name}" if _rule.programs.startswith("git ") else _name, []).append(_rule)
+_BY_PROGRAM = _by_program()
 
 _AWK_RUNS = re.compile(r"\bsystem\b|\bgetline\b|(?<!\|)\|(?!\|)|@")
 _AWK_WRITES = re.compile(r"\bprintf?\b(?:[^;}\n]{0,200}>{1,2}(?!=)|[^;}\n]{200})")
