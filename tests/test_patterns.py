@@ -44,6 +44,7 @@ MADE_AT_RUN_TIME = {
         "'|'.join(map(re.escape, sorted(self._texts, key=len, reverse=True)))",
     ): "marks of our own, escaped",
     ("ohsandbox.runtime.docker.engine.error_mapping", "pattern"): "found in the tables it makes",
+    ("ohsandbox.conversation.approvals.rules.programs", "given.pop('text')"): "found in the table it makes",
     (
         "ohsandbox.runtime.docker.monitoring.usage",
         "line",

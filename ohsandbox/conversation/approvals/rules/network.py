@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ohsandbox.conversation.approvals.rules import Finding, known_names, quoted
+from ohsandbox.conversation.approvals.rules.known_programs import arguments_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,12 +23,6 @@ _COMPUTED = re.compile(r"\$\(|`|\$\w*(?:KEY|TOKEN|SECRET|PASS)", re.IGNORECASE)
 _SENDS = known_names("sending options")
 _ELSEWHERE = known_names("redirecting options")
 """Options that send a request to another address than its URL."""
-
-_TAKES_WORD = re.compile(
-    r"-[a-zA-Z]*[XHdowmAbcuF]|--(?:request|header|data(?:-\w+)?|json|output|write-out|max-time|connect-timeout|retry|form|"
-    r"retry-delay|user-agent|cookie|timeout|tries|header|post-data|post-file|method|body-data)"
-)
-"""Options of curl and wget that take the next word, which is then not a URL."""
 
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,20}:[^\s'\"]+")
 _LONG_WORD = re.compile(r"[A-Za-z0-9+/_=%-]{60,}")
@@ -60,11 +55,7 @@ def is_local(command: SimpleCommand) -> bool:
     """Whether all addresses of a request are loopback and no option redirects it."""
     if command.has(*_ELSEWHERE) or any("$" in word or "`" in word for word in command.arguments):
         return False
-    addresses = [
-        word
-        for before, word in zip(("", *command.arguments), command.arguments, strict=False)
-        if not word.startswith("-") and not _TAKES_WORD.fullmatch(before)
-    ]
+    addresses = [item.text for item in arguments_of(command).of_kind("url")]
     return bool(addresses) and all(map(_is_local_address, addresses))
 
 
