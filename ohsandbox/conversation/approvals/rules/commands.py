@@ -64,7 +64,6 @@ _FOREIGN = (_DECODERS | DOWNLOADERS) - names("printf sed awk cut tr")
 _OTHER_SHELLS = names("elvish xonsh nu osh oil ysh tcsh csh ion rc es murex ngs")
 """They run the text that they are given; the rules do not read their languages."""
 _EVALUATING = names("eval source . trap alias")
-_SMALL_LANGUAGES = names("awk gawk mawk nawk sed gsed make sqlite3 psql mysql")
 _SENDING = names("nc ncat netcat socat telnet curl wget mail sendmail ssh xh dig nslookup")
 _PRINTS_NAMES = names("echo printf wc ls file stat basename dirname [ test read")
 _PLAIN_SOURCES = names("cat echo printf yes true")
@@ -78,33 +77,18 @@ _INSTALLED = re.compile(
 
 # fmt: off
 _PATTERNS: tuple[tuple[re.Pattern[str], Finding], ...] = (
-    (re.compile(r":\s{0,9}\(\s{0,9}\)\s{0,9}\{"),
-     Finding("HIGH", "Looks like a fork bomb.")),
     (re.compile(r"\$\{!?\w{1,99}(?:\[[^\]\n]{0,99}\])?@P\}"),
      Finding("HIGH", "Expands a text as a prompt, which runs commands.")),
     (re.compile(r"\$\{(?:%s):?=|\b(?:for|select)\s{1,9}(?:%s)\b" % (("|".join(sorted(RUN_BY_SHELL)),) * 2)),
      Finding("HIGH", "Sets a variable by which other programs run code unasked.")),
-    (re.compile(r"(?:\blet|\s-v)\s{1,9}['\"]?\w{1,99}\[[^\]\n]{0,200}(?:\\?\$\(|`)"),
-     Finding("HIGH", "Hides a command in the index of an array.")),
     (re.compile(r"/dev/(?:tcp|udp)/"), Finding("HIGH", "Opens a network connection from the shell.")),
     (re.compile(r"\b(?:drop|truncate)\s{1,9}(?:table|database|schema)\b", re.IGNORECASE),
      Finding("HIGH", "Deletes a database or a table.")),
-    (re.compile(r"\b(?:requests|httpx|session|client)\.(?:post|put|patch)\s{0,9}\("
-                r"(?!\s{0,9}f?['\"]https?://(?:localhost|127\.0\.0\.1)(?::\d+)?[/?#'\"])"),
-     Finding("HIGH", "Sends data over the network.")),
-    (re.compile(r"\burlopen\s{0,9}\(|\brequests\.get\s{0,9}\(|\bsocket\.socket\b"),
-     Finding("MEDIUM", "Uses the network.")),
-    (re.compile(r"\brmtree\s{0,9}\("), Finding("MEDIUM", "Deletes a whole tree.")),
-    (re.compile(r"\beval\s{0,9}\(\s{0,9}(?:compile|base64|bytes)|\bexec\s{0,9}\(\s{0,9}(?:base64|requests|urlopen|bytes)"),
-     Finding("HIGH", "Runs code that it decodes or downloads.")),
 )
 # fmt: on
 
 _ANSWER = re.compile(r"(?:C-.|[yYnNqQ]|yes|no|\d{0,9})\n?")
 """A key name, or a word that answers a question."""
-
-_STRINGS = re.compile(r'\\.|"((?:[^"\\\n]|\\.)*)"')
-"""Group 1 is the text of each string; empty for an escape outside of one, where no string may begin."""
 
 
 def command_findings(text: str, *, workdir: str, unreadable: Literal["MEDIUM", "HIGH"] = "HIGH") -> list[Finding]:
@@ -200,8 +184,6 @@ class _Rules:
             self._program(command, functions, depth)
         if is_interpreter(command.program) or runs_input(command):
             self._interpreter(command)
-        elif command.program in _SMALL_LANGUAGES:
-            self._small_language(command, depth)
         for inner in takewhile(lambda _: self._texts <= _MAX_TEXTS, inner_of(command)):  # more are noted
             self._inner(inner, command, functions, depth)
         self._keep_files(command)
@@ -232,14 +214,6 @@ class _Rules:
             self.note(Finding("HIGH", f"Gives {command.program}, which the rules do not know, a text that it may run."))
         if arguments.usage is None or any(arguments.of_kind("asks", "command", UNKNOWN)):
             self._each(hazards_in(command), depth)
-
-    def _small_language(self, command: SimpleCommand, depth: int) -> None:
-        """Check scripts for sed, awk and similar programs, which can run commands."""
-        self._each((inner for word in command.operands for inner in approximate_commands(word, command)), depth)
-        if "awk" in command.program and any("An awk" in finding.what for finding in self.found):
-            strings = filter(None, _STRINGS.findall(" ".join(command.operands)[:MAX_CHARS]))
-            for text in [*strings][:_MAX_DEPTH]:
-                self.shell(text, cwd=command.cwd, depth=depth + 1)
 
     def _inner(self, inner: InnerCommand, outer: SimpleCommand, functions: frozenset[str], depth: int) -> None:
         if inner.command is not None:

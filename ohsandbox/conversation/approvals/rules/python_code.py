@@ -241,6 +241,8 @@ class _PythonReader:
         )
         if not known:
             self._unknown_call(node, name)
+        if base in _NETWORK_MODULES:
+            self.findings.append(Finding("MEDIUM", f"Uses the network (module {base})."))
         self._evaluating_call(node, name, base)
         self._file_call(node, name, base)
         if ast.unparse(node.func).startswith("sys.path."):
