@@ -39,6 +39,7 @@ RARE_SHELLS = ("shell-mksh", "shell-ksh93", "shell-yash", "shell-zsh")
 """The same, of shells that hardly an image has as its only one."""
 IN_DOCKER = (*IMAGES, *SHELLS, *RARE_SHELLS, "podman", "gvisor")
 KNOWN_FAILURES: dict[tuple[str, str], str] = {
+    ("shell-busybox-1.35", "a_program_inherits_no_descriptor_of_ours"): "as busybox",
     ("busybox", "a_program_inherits_no_descriptor_of_ours"): "ash leaves its saved descriptors, 10 and up, to children",
     ("gvisor", "a_program_that_another_one_answers_does_not_wait"): "a terminal made inside is no program's /dev/tty",
     ("gvisor", "an_interrupt_between_two_commands_of_a_list_is_not_lost"): "which group is in front is not known there",
