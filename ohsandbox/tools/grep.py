@@ -163,8 +163,9 @@ class GrepExecutor(ToolExecutor[GrepAction, GrepObservation]):
             )
         count, matches_found = None, _matches(matches)
         if not listing.files:
-            if matches is None or not listing.is_file:  # where no file was searched, nothing has read the pattern
-                read_matches(self._runtime, ["/dev/null"], regex, only_counts=True, limit_s=self._limit_s)
+            if matches is None or not listing.is_file:
+                # where no file was searched, nothing has read the pattern; busybox reads it at the first line
+                read_matches(self._runtime, ["/proc/version"], regex, only_counts=True, limit_s=self._limit_s)
             among = f", files {action.include!r}" if action.include else ""
             advice = "" if listing.is_file else left_out(hidden=action.hidden, ignored=action.ignored)
             lines = [f"No line matches {action.pattern!r} in {shown_path(path)}{among}.{advice}"]

@@ -230,6 +230,12 @@ def test_a_wrong_argument_is_refused(arguments: dict[str, Any], cli: Runtime) ->
         tool("grep", cli)(**arguments)
 
 
+def test_a_pattern_that_is_none_is_told_though_no_file_is_searched(engine: Runtime) -> None:
+    engine.run(["mkdir", "-p", "/tmp/nothing-to-search"])
+    with pytest.raises(ToolError, match="The search did not run"):
+        tool("grep", engine)(pattern="(", path="/tmp/nothing-to-search")
+
+
 def test_grep_says_that_it_only_reads(cli: Runtime) -> None:
     made = make_grep_tool(conv_state=ConversationState(conversation_id="c", runtime=cli))
     notes = made.annotations

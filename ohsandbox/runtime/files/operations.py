@@ -31,6 +31,8 @@ READ_STALL_S = 10.0
 """Seconds without data after which a read counts as blocked, for example on /proc/kmsg or a file system that hangs."""
 
 _NAME_BYTES = 255
+_OF_WINDOWS = re.compile(r"[A-Za-z]:\\|\\\\\w")
+"""A drive, or a share: a relative path by the rules of Linux, which nobody means."""
 _PATH_BYTES = 4095
 """NAME_MAX and PATH_MAX of Linux, without the final NUL."""
 
@@ -159,6 +161,8 @@ def check_path(path: str) -> None:
         raise file_error(errno.ENOENT, "The path is empty", path, "Name a file.")
     if "\0" in path:
         raise file_error(errno.EINVAL, "A path cannot contain a NUL byte", path, "Leave it out.")
+    if _OF_WINDOWS.match(path):
+        raise file_error(errno.EINVAL, "It is a path of Windows, and the sandbox is Linux", path, "Give `/dir/name`.")
     try:
         raw = path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

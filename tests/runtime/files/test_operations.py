@@ -81,7 +81,7 @@ def test_a_time_that_no_calendar_holds_is_still_listed() -> None:
     assert operations.parse_list(b"./a\0\x0081a4 1 99999999999999 ./a\n")[0].modified_at.year == 9999
 
 
-@pytest.mark.parametrize("path", ["", "a\0b", "\ud800", "x" * 256, "a/" * 2048])
+@pytest.mark.parametrize("path", ["", "a\0b", "\ud800", "x" * 256, "a/" * 2048, r"C:\foo", r"\\host\x"])
 def test_impossible_paths_are_refused_before_the_sandbox_is_asked(path: str) -> None:
     with pytest.raises(SandboxFileError):
         operations.check_path(path)

@@ -44,6 +44,8 @@ def test_memory_and_kills_of_a_sandbox_are_counted(sandbox: Callable[..., Any]) 
     assert after.oom_kills >= 1
     assert before.peak_memory_bytes < 100 * MIB < after.peak_memory_bytes
     assert after.cpu_s > before.cpu_s
+    told = runtime.execute("exec tail -n 1 /dev/zero")
+    assert f"memory, {128 * MIB // MIB} MiB, was used up" in str(told.notice)
 
 
 SAMPLE = {
