@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 LABEL = "ohsandbox"
 """Label of everything that is ours: "1"."""
 LEASE_LABEL = "ohsandbox.lease"
+CHECKPOINT_REPOSITORY = "ohsandbox-checkpoint"
+"""Not a label: the repository of the images of all checkpoints."""
 WORKSPACE_LABEL = "ohsandbox.workspace"
 """Label with the digest of each directory that is bound read-write, separated by blanks."""
 USER_LABEL = "ohsandbox.user"

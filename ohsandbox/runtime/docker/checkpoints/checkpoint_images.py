@@ -26,6 +26,7 @@ from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import engine_images
 from ohsandbox.runtime.docker.labels import (
     CHECKPOINT_LABEL,
+    CHECKPOINT_REPOSITORY,
     CHECKPOINT_SERVICES_LABEL,
     CONVERSATION_LABEL,
     IMAGE_LABEL,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine.connection import Engine
     from ohsandbox.runtime.docker.services.pods import Pod
 
-REPOSITORY = "ohsandbox-checkpoint"
+REPOSITORY = CHECKPOINT_REPOSITORY
 _MAX_LABEL_CHARS = 200
 
 MAX_EACH = 20

@@ -12,10 +12,9 @@ import posixpath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
-from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import engine_images
-from ohsandbox.runtime.docker.labels import CHECKPOINT_SERVICES_LABEL, SERVICE_OF_LABEL
+from ohsandbox.runtime.docker.labels import CHECKPOINT_REPOSITORY, CHECKPOINT_SERVICES_LABEL, SERVICE_OF_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -121,11 +120,10 @@ def kept(engine: Engine, checkpoint: str) -> dict[str, KeptService]:
 
 def _check_kept(engine: Engine, image: str, checkpoint: str) -> None:
     """Pass if an image that a checkpoint's label names is one of ours: anybody may write a label into an image."""
-    repository = checkpoint_images.REPOSITORY
     if engine_images.IMAGE_ID.fullmatch(image):
         with engine_errors(f"looking at a service of checkpoint {checkpoint[:19]!r}"):
             tags = engine.api.inspect_image(image).get("RepoTags") or ()
-        if any(str(tag).startswith(f"{repository}:") for tag in tags):
+        if any(str(tag).startswith(f"{CHECKPOINT_REPOSITORY}:") for tag in tags):
             return
     raise SandboxUnavailable(
         f"Checkpoint {checkpoint[:19]!r} names {image[:80]!r} as a service's files, which is no checkpoint's image.",
