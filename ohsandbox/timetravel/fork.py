@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox import events
 from ohsandbox.arguments import expect
 from ohsandbox.errors import UsageError
-from ohsandbox.paths import new_id
+from ohsandbox.paths import DIRECTORY, new_id
 from ohsandbox.persistence import LOG_NAME, EventLog, encode_record, read_events, stream_events
 from ohsandbox.persistence.blobs import Blobs
 from ohsandbox.persistence.layout import AGENTS_NAME, SNAPSHOTS_NAME
-from ohsandbox.private_files import NEW_FILE, make_private_dir
+from ohsandbox.persistence.recency import Recency
+from ohsandbox.private_files import NEW_FILE, make_private_dir, opened_dir, sync_dir, try_lock
 from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.runtime.owners import note_deletion
 from ohsandbox.timetravel import FORKED
@@ -29,7 +30,7 @@ from ohsandbox.timetravel.snapshots.workspaces import Workspaces
 from ohsandbox.timetravel.tool_state import ToolStateSnapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from ohsandbox.events import SDKEvent
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 NOT_KEPT = "NotKept"
 """Code of the notice in a fork that names files missing from its snapshot."""
+_UNFINISHED_PREFIX = ".unfinished-"
+"""Begins the name of the directory in which a fork is made; the fork's id follows."""
 MAX_NAMED = 5
 """Maximum number of files that this notice names."""
 
@@ -70,9 +73,8 @@ def fork(directory: Path, at: int, *, workspace: Workspaces | None = None) -> Fo
     """
     checkpoint = find_checkpoint(directory, max(at, 0))
     conversation_id = new_id()
-    target = directory.parent / conversation_id
-    make_private_dir(target)
-    try:
+    forked = Fork(conversation_id, directory.parent / conversation_id, at, checkpoint, workspace)
+    with _complete_or_absent(forked.directory) as target:
         _copy_log(directory, target, at)
         shared = read_events(target)
         checkpoints = [*(event.data for event in shared if event.type == "checkpoint"), checkpoint.data]
@@ -81,14 +83,9 @@ def fork(directory: Path, at: int, *, workspace: Workspaces | None = None) -> Fo
         tools = ToolStateSnapshots(directory)
         tools.share_with(target, checkpoints)
         knows_tools = tools.put_into(target, checkpoint.data, shared)
-        _keep_images(target, checkpoints)
-        forked = Fork(conversation_id, target, at, checkpoint, workspace)
-        _add_own_events(forked, directory.name, knows_tools=knows_tools, revoked=_revoked_since(directory, shared))
-    except BaseException:
-        shutil.rmtree(target, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            note_deletion(target)
-        raise
+        _keep_images(forked.directory, checkpoints)
+        revoked = _revoked_since(directory, shared)
+        _add_own_events(forked._replace(directory=target), directory.name, knows_tools=knows_tools, revoked=revoked)
     return forked
 
 
@@ -174,6 +171,68 @@ def empty_directory(directory: Path) -> Path:
     if filled:
         raise UsageError(f"Directory {str(directory)!r} is not empty. Name an empty one, or one that is not there yet.")
     return directory.resolve()
+
+
+@contextlib.contextmanager
+def _complete_or_absent(directory: Path) -> Iterator[Path]:
+    """Yield a directory of the same name elsewhere, which is renamed to directory at the end.
+
+    A process that is killed meanwhile leaves no conversation, only what `remove_unfinished` removes.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    remove_unfinished(directory.parent)
+    outer = directory.parent / f"{_UNFINISHED_PREFIX}{directory.name}"
+    target = outer / directory.name
+    descriptor = _make_locked(outer)
+    try:
+        make_private_dir(target)
+        yield target
+        try:
+            target.rename(directory)
+            sync_dir(directory.parent)
+        except OSError as error:
+            raise _unwritable(directory, error) from error
+        shutil.rmtree(outer, ignore_errors=True)
+    except BaseException:
+        _remove(outer)
+        raise
+    finally:
+        os.close(descriptor)
+    Recency(directory).note()
+
+
+def _make_locked(outer: Path) -> int:
+    """Make and lock a directory; until it is locked, another fork may remove it as a leftover."""
+    while True:
+        make_private_dir(outer)
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(outer, DIRECTORY)
+            try:
+                if try_lock(descriptor) and outer.exists():
+                    return descriptor
+            except OSError:  # the file system has no locks, so nobody takes it for a leftover
+                return descriptor
+            os.close(descriptor)
+
+
+def remove_unfinished(conversations: Path, *, dry_run: bool = False) -> list[Path]:
+    """Remove what forks that were killed have left among conversations; return their directories."""
+    leftovers: list[Path] = []
+    for outer in sorted(conversations.glob(f"{_UNFINISHED_PREFIX}*")):
+        with contextlib.suppress(OSError), opened_dir(outer) as descriptor:
+            if try_lock(descriptor):
+                leftovers.append(outer)
+                if not dry_run:
+                    _remove(outer)
+    return leftovers
+
+
+def _remove(outer: Path) -> None:
+    shutil.rmtree(outer, ignore_errors=True)
+    with contextlib.suppress(OSError):  # without a note `gc` lists the checkpoints, and does not remove them
+        note_deletion(outer.with_name(outer.name.removeprefix(_UNFINISHED_PREFIX)))
 
 
 def _copy_log(directory: Path, target: Path, at: int) -> None:

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -8,6 +12,7 @@ import pytest
 from ohsandbox import DockerRuntime, events
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
+from ohsandbox.conversation.storage.catalog import list_stored
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.persistence import LOG_NAME, EventLog, read_events
@@ -154,6 +159,32 @@ def test_a_fork_where_the_files_were_not_kept_is_refused_and_leaves_nothing(stor
     with pytest.raises(UsageError, match="Invalid event 99"):
         fork(stored, 99)
     assert [path.name for path in stored.parent.glob("[!.]*")] == ["c"]
+
+
+def test_a_fork_that_is_killed_leaves_no_conversation_and_the_next_one_removes_the_rest(stored: Path) -> None:
+    at = next(event.seq for event in read_events(stored) if event.type == "assistant_message")
+    script = (
+        "import os, signal, sys, pathlib; from ohsandbox.timetravel import fork\n"
+        "fork._keep_images = lambda *_: None  # there is no engine\n"
+        "fork._copy_agents = lambda *_: os.kill(os.getpid(), getattr(signal, sys.argv[3]))\n"
+        "print(fork.fork(pathlib.Path(sys.argv[1]), int(sys.argv[2])).id, flush=True)"
+    )
+    command = [sys.executable, "-c", script, str(stored), str(at)]
+    assert subprocess.run([*command, "SIGKILL"], check=False).returncode == -signal.SIGKILL
+    [leftover] = stored.parent.glob(".unfinished-*")
+    assert [one.id for one in list_stored(stored.parent)] == ["c"]
+    with subprocess.Popen([*command, "SIGSTOP"], stdout=subprocess.PIPE, text=True) as stopped:
+        os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)
+        [unfinished] = set(stored.parent.glob(".unfinished-*")) - {leftover}
+        assert not leftover.exists()
+        forked = fork(stored, at)
+        assert {one.id for one in list_stored(stored.parent)} == {"c", forked.id}
+        assert unfinished.exists()
+        stopped.send_signal(signal.SIGCONT)
+        assert stopped.stdout is not None
+        other = stopped.stdout.read().strip()
+    assert {one.id for one in list_stored(stored.parent)} == {"c", forked.id, other}
+    assert [*stored.parent.glob(".unfinished-*")] == []
 
 
 @pytest.mark.docker

@@ -56,6 +56,9 @@ def print_sandboxes(*, labels: Sequence[str] = (), as_json: bool) -> int:
 
 def collect_garbage(*, dry_run: bool, kept: bool) -> int:
     """Remove sandboxes without an owner and print their names; kept includes those that were to be kept."""
+    from ohsandbox.timetravel.fork import remove_unfinished  # noqa: PLC0415 - `ps` and `images` need no time travel
+
+    unfinished = remove_unfinished(conversations_dir(), dry_run=dry_run)  # first: their checkpoints are removed below
     with open_inventory() as inventory:
         if dry_run:
             found = [info for info in inventory.list_sandboxes() if info.ours and not info.owner_alive]
@@ -69,14 +72,14 @@ def collect_garbage(*, dry_run: bool, kept: bool) -> int:
             lines += [f"would remove package cache {name}" for name in inventory.unused_caches()]
             lines += [f"would remove the network log of {name}" for name in old_logs()]
             lines += [f"would remove {path}: {_UNUSED_COPY}" for path in _unused_copies()]
-            lines += [f"would remove {path}: {_LEFT}" for path in remove_left_directories(dry_run=True)]
+            lines += [f"would remove {path}: {_LEFT}" for path in [*unfinished, *remove_left_directories(dry_run=True)]]
             failed = []
         else:
             removed = inventory.collect_garbage(kept=kept)
             lines = [f"{one.outcome} {safe_line(one.name)}: {safe_line(one.reason)}" for one in removed]
             lines += [f"removed the network log of {name}" for name in remove_old_logs()]
             lines += [f"removed {path}: {_UNUSED_COPY}" for path in _unused_copies(remove=True)]
-            lines += [f"removed {path}: {_LEFT}" for path in remove_left_directories()]
+            lines += [f"removed {path}: {_LEFT}" for path in [*unfinished, *remove_left_directories()]]
             failed = [one.name for one in removed if one.outcome == "failed"]
         lost = inventory.lost_checkpoints()
         lines += [_stays(_image_line(one), one.stays, f"images prune {one.name}") for one in lost]
