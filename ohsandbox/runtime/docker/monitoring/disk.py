@@ -65,6 +65,8 @@ _PATIENT_LOOKS = 3
 pass through write(2) to a file system that is not counted."""
 _KILL_ROUNDS = 6
 """Number of rounds of killing single writers before all processes are killed."""
+_MISSED_ROUNDS = 3
+"""Number of further rounds that one counts as whose processes had all ended before they could be killed."""
 _ROUNDS_LAST_S = 30.0
 """Rounds are counted anew after this long without a kill: `while :; do dd of=big; done` truncates its file each time,
 which frees the disk, and would fill it again for as long as it runs."""
@@ -278,7 +280,9 @@ class DiskMonitor:
             writers = self._writers(now, fell=fell, of_files=of_files)
             self._unseen_falls = self._unseen_falls + 1 if fell and not writers and not of_files else 0
             if self._unseen_falls > _PATIENT_LOOKS and file_system.near:
-                writers, now = self._unseen_writers(file_system, now)
+                before, (writers, now) = now, self._unseen_writers(file_system, now)
+                if not writers and any(not service for service, _ in now.keys() - before.keys()):
+                    self._end_processes(fact)
             if writers:
                 self._stop_services(fact, {service for service, _ in writers if service})
                 self._kill(fact, [pid for service, pid in writers if not service], now)
@@ -297,7 +301,10 @@ class DiskMonitor:
     def _unseen_writers(
         self, file_system: FileSystem, before: dict[Writer, ProcessWrites]
     ) -> tuple[list[Writer], dict[Writer, ProcessWrites]]:
-        """Return whom a trial finds to fill the file system, and all processes after it; before: those before it."""
+        """Return whom a trial finds to fill the file system, and all processes after it; before: those before it.
+
+        If it is this sandbox, and no process of it is busy, all that are new may each have written for an instant.
+        """
         from ohsandbox.runtime.docker.monitoring.pause_trial import PauseTrial, busiest  # noqa: PLC0415 - rarely needed
 
         if self._trial is None:
@@ -366,19 +373,26 @@ class DiskMonitor:
         now_s = time.monotonic()
         self._rounds = self._rounds + 1 if now_s - self._killed_at < _ROUNDS_LAST_S else 1
         self._killed_at = now_s
-        self.kills += 1
         if self._rounds > _KILL_ROUNDS:
-            self._report(f"{fact}: what wrote went on in other processes, so all processes of this sandbox were killed")
-            self._sandbox.end_processes()
-            self._rounds = 0
+            self._end_processes(fact)
             return
+        self.kills += 1
         names = ", ".join(f"{printable_line(now['', pid].name)[:20]} ({pid})" for pid in pids[:5])
         more = f" and {len(pids) - 5} more" if len(pids) > 5 else ""  # noqa: PLR2004 - a line's worth
         self._report(f"{fact}: {names}{more} wrote to it and was killed. Delete what is not needed before writing more")
+        hit = False
         for user in {now["", pid].user for pid in pids}:
             theirs = " ".join(str(pid) for pid in pids if now["", pid].user == user)
-            self._sandbox.snippet(b"kill -KILL %s 2>/dev/null" % theirs.encode(), user=user)
+            killing = b"for ohs_p in %s; do kill -KILL $ohs_p && echo $ohs_p; done 2>/dev/null" % theirs.encode()
+            hit |= bool(self._sandbox.snippet(killing, user=user).stdout)
+        self._rounds += 0 if hit else _MISSED_ROUNDS
         self._killed.update(("", pid) for pid in pids)  # if the killing snippet fails, the next round tries again
+
+    def _end_processes(self, fact: str) -> None:
+        self.kills += 1
+        self._report(f"{fact}: what wrote went on in other processes, so all processes of this sandbox were killed")
+        self._sandbox.end_processes()
+        self._rounds = 0
 
     def _report(self, message: str) -> None:
         """Report before killing, so that the result of a killed command states the reason."""

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.disk_space import DiskSpace
     from ohsandbox.runtime.docker.monitoring.process_writes import ProcessWrites
 
-_TURNS = 5
+_TURNS, _MAX_IDLE_TURNS = 6, 4
+"""Number of turns that must show it, and of those in which nothing is written, as on a machine so busy that the sandbox
+does not get the processor."""
 _SHORTEST_TURN_S, _LONGEST_TURN_S = 0.1, 0.2
 """Order and length of turns are random: another program that writes in phases could keep time with equal ones. Beside
-68 such programs (periods of 0.05 to 5 s, writing for 0.1 to 0.7 of each) 0.3 % of trials found the sandbox guilty, and
+60 such programs (periods of 0.05 to 5 s, writing for 0.1 to 0.7 of each) 0.3 % of trials found the sandbox guilty, and
 13 % where three equal turns were added up (simulated).
 """
 _SHORTEST_REST_S, _LONGEST_REST_S = 1.0, 60.0
@@ -55,7 +57,7 @@ class PauseTrial:
         if (lock := open_locked(state_dir(create=True) / "disk-trial.lock", create=True)) is None:
             return False
         try:
-            fills = all(self._loses_less_while_paused(ask) for _ in range(_TURNS))
+            fills = self._is_guilty(ask)
         except OhsandboxError:  # it has ended, or a checkpoint, which writes itself, has it paused
             return False
         finally:
@@ -67,7 +69,18 @@ class PauseTrial:
         self._rest_s = min(2 * self._rest_s, _LONGEST_REST_S)
         return False
 
-    def _loses_less_while_paused(self, ask: Callable[[], DiskSpace | None]) -> bool:
+    def _is_guilty(self, ask: Callable[[], DiskSpace | None]) -> bool:
+        turns = idle = 0
+        while turns < _TURNS:
+            running, paused = self._losses(ask)
+            if running > 2 * max(paused, 0):
+                turns += 1
+            elif running > 0 or paused > 0 or (idle := idle + 1) > _MAX_IDLE_TURNS:
+                return False
+        return True
+
+    def _losses(self, ask: Callable[[], DiskSpace | None]) -> tuple[int, int]:
+        """Return the bytes that the disk loses while the sandbox runs, and in the same time while it is paused."""
         turn_s = random.uniform(_SHORTEST_TURN_S, _LONGEST_TURN_S)  # noqa: S311 - no secret
         running = paused = 0
         for is_paused in random.sample((False, True), 2):
@@ -76,7 +89,7 @@ class PauseTrial:
                     paused = _loss_bytes(ask, turn_s)
             else:
                 running = _loss_bytes(ask, turn_s)
-        return running > 0 and running > 2 * paused
+        return running, paused
 
 
 def _loss_bytes(ask: Callable[[], DiskSpace | None], turn_s: float) -> int:

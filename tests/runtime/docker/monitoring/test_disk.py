@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import threading
@@ -86,6 +87,16 @@ def test_the_floor_is_two_gibibytes_or_a_tenth_of_a_small_disk() -> None:
     assert disk_space.shortage(big._replace(free_files=0, total_files=0), None) is None  # btrfs has no such number
 
 
+CHAIN = """
+$SIG{CHLD} = "IGNORE";
+syscall(157, 36, 1, 0, 0, 0);  # prctl(PR_SET_CHILD_SUBREAPER) of x86_64: it reaps, and is charged with nothing
+$block = "x" x (8 << 20);
+if (!fork) { while (1) { $n++; open F, ">", "c$n"; syswrite F, $block; close F; exit if fork } }
+sleep 999;
+"""
+"""Writes by a chain of processes that each live for 10 ms."""
+
+
 @needs_mounts
 @pytest.mark.docker
 @pytest.mark.parametrize(
@@ -97,7 +108,11 @@ def test_the_floor_is_two_gibibytes_or_a_tenth_of_a_small_disk() -> None:
         "bash -c 'while :; do i=$((i + 1)); head -c 2M /dev/zero > f$i; done'",
         "env -i setsid --wait dd if=/dev/zero of=big bs=1M",
         "for i in 1 2 3 4 5 6 7 8; do dd if=/dev/zero of=b$i bs=1M & done; wait",
+        pytest.param(
+            f"perl -e '{CHAIN}'", marks=pytest.mark.skipif(platform.machine() != "x86_64", reason="its system call")
+        ),
     ],
+    ids=["one", "yes", "children", "children of bash", "another session", "eight", "a chain"],
 )
 def test_what_fills_the_workspaces_disk_is_killed_before_it_is_full(
     inside: Callable[..., DockerRuntime], command: str
