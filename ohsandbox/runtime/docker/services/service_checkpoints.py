@@ -77,13 +77,26 @@ def commit(pod: Pod, repository: str, tag: str, *, room: int | None) -> tuple[st
                 )
             for number, volume_path in enumerate(volumes):
                 target = f"{tag}-{name}.{number}"
-                archive, _ = api.get_archive(running.container.id, volume_path, chunk_size=_CHUNK_BYTES)
-                counted = _Counted(archive, None if room is None else room - size)
-                api.import_image_from_stream(counted, repository=repository, tag=target)
+                with _archive(pod.engine, running.container.id, volume_path) as archive:
+                    counted = _Counted(archive, None if room is None else room - size)
+                    api.import_image_from_stream(counted, repository=repository, tag=target)
                 size += counted.bytes
                 ids.append(str(api.inspect_image(f"{repository}:{target}")["Id"]))
         entries.append(f"{name}={','.join(ids)}")
     return " ".join(entries), size
+
+
+@contextlib.contextmanager
+def _archive(engine: Engine, container: str, path: str) -> Iterator[Iterator[bytes]]:
+    """Context with the archive of a directory, whose connection is closed however much of it was read.
+
+    docker-py's `get_archive` leaves it open, and engine 20.10 holds the container's lock until it is closed.
+    """
+    api = engine.api
+    url = api._url("/containers/{0}/archive", container)  # noqa: SLF001 - docker-py's own call hides the response
+    response = api._get(url, params={"path": path}, stream=True, headers={"Accept-Encoding": "identity"})  # noqa: SLF001 - as above
+    with contextlib.closing(response):
+        yield api._stream_raw_result(response, _CHUNK_BYTES, False)  # noqa: SLF001, FBT003 - as above
 
 
 class _Counted:
@@ -143,10 +156,10 @@ def fill(engine: Engine, container: str, volumes: tuple[str, ...]) -> None:
         with engine_errors("restoring the volumes of a service"):
             holder = str(engine.api.create_container_from_config({"Image": image, "Cmd": ["none"]})["Id"])
         try:
-            with engine_errors("restoring the volumes of a service"):
-                archive, _ = engine.api.get_archive(
-                    holder, f"/{posixpath.basename(volume_path)}", chunk_size=_CHUNK_BYTES
-                )
+            with (
+                engine_errors("restoring the volumes of a service"),
+                _archive(engine, holder, f"/{posixpath.basename(volume_path)}") as archive,
+            ):
                 engine.api.put_archive(container, posixpath.dirname(volume_path), archive)
         finally:
             with contextlib.suppress(OhsandboxError), engine_errors("removing a holder of files"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from docker.errors import APIError
+from docker.types import CancellableStream
 from requests import Response
 
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
@@ -223,7 +225,7 @@ def test_the_volumes_of_a_service_that_is_not_paused_are_not_read(
 
     def refuse(_: str) -> None:
         answer = Response()
-        answer.status_code = 500
+        answer.status_code, answer.raw = 500, io.BytesIO()
         raise APIError("cannot pause", response=answer)
 
     monkeypatch.setattr(pod.engine.api, "pause", refuse)
@@ -237,9 +239,11 @@ class _Events:
     def __init__(self) -> None:
         self.api, self.streams = self, 0
 
-    def events(self, **_: Any) -> list[Any]:
+    def events(self, **_: Any) -> Any:
         self.streams += 1
-        return []
+        answer = Response()
+        answer.raw = io.BytesIO()
+        return CancellableStream(iter(()), answer)
 
     def close(self) -> None:
         pass
