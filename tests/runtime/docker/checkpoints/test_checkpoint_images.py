@@ -302,7 +302,6 @@ def test_damaged_records_are_passed_over(engine: Engine, owner: Path, tmp_path: 
     checkpoint_images.forget(record)
 
 
-@pytest.mark.parametrize("user", [None, "1000"])
 def _write_record(**fields: object) -> Path:
     """A record that somebody else has written."""
     path = subdirectory("checkpoints") / str(fields["tag"])
@@ -353,6 +352,7 @@ def test_a_record_with_values_that_no_checkpoint_has_counts_as_damaged(engine: E
     path.unlink()
 
 
+@pytest.mark.parametrize("user", [None, "1000"])
 def test_a_new_sandbox_begins_with_a_checkpoints_files_and_user(owner: Path, user: str | None) -> None:
     with DockerRuntime(BUSYBOX, user=user) as runtime:
         runtime.execute("echo then > f; id -u > u")
