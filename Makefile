@@ -27,11 +27,12 @@ QUICK := tests/agent tests/cli/test_app.py tests/llm tests/mcp tests/persistence
 ifndef AT_ONCE
 .NOTPARALLEL:
 endif
-.PHONY: sizes matrix lowest connector site help setup demo test unit flaky lint bench coverage docs images dev machine clean \
-  ready ready-venv ready-engine collected install integrations engine plugins peers harbor bases
+.PHONY: sizes matrix lowest connector site help setup demo test test-all unit flaky lint bench coverage docs images dev \
+  machine clean ready ready-all ready-venv ready-engine ready-engine-all collected install integrations engine plugins peers \
+  newer harbor bases shells
 
 help: ## this table
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## .venv with ohsandbox and its development tools
 	@cmp -s pyproject.toml $(VENV)/installed-for || $(MAKE) --no-print-directory install
@@ -45,18 +46,22 @@ else
 	@$(BIN)/ohsandbox demo --image $(IMAGE)
 endif
 
-test: ## lint, types and every test; junit.xml
-	@$(MAKE) --no-print-directory --jobs=3 $(if $(filter output-sync,$(.FEATURES)),--output-sync) AT_ONCE=1 ready
+test: ## lint, types and the tests of what users have, in minutes; junit.xml
+	@$(MAKE) $(AT_ONCE_OPTIONS) ready
+	@.ci/pytest -m 'not slow'
+
+test-all: ## lint, types and every test, for an hour: each night and before a release
+	@$(MAKE) $(AT_ONCE_OPTIONS) ready-all
 	@.ci/pytest
 
-unit: setup ## the tests that need no engine
-	@$(BIN)/python -m pytest -m 'not docker'
+unit: setup ## the tests of `make test` that need no engine
+	@$(BIN)/python -m pytest -m 'not docker and not slow'
 
 N ?= 50
-flaky: setup engine peers bases ## N=50 runs of TESTS='tests/test_text.py -k lines' with all processors busy: what failed, how often
+flaky: setup engine peers newer bases shells ## N=50 runs of TESTS='tests/test_text.py -k lines' with all processors busy: what failed, how often
 	@REPEAT=$(N) .ci/pytest $(TESTS)
 
-matrix: setup engine bases ## every case of a shell on each of Debian's shells, as a table; SHELLS='mksh zsh'
+matrix: setup engine bases shells ## every case of a shell on each of Debian's shells, as a table; SHELLS='mksh zsh'
 	@$(BIN)/python -m tests.runtime.matrix $(SHELLS)
 
 lowest: ## quick tests with the lowest versions that pyproject.toml allows (uv from the package index)
@@ -64,7 +69,7 @@ lowest: ## quick tests with the lowest versions that pyproject.toml allows (uv f
 	@.cache/lowest/bin/uv pip install --quiet --python .cache/lowest/bin/python --resolution lowest-direct --compile-bytecode --editable '.[dev]'
 	@.cache/lowest/bin/python -m pytest -q -W ignore::DeprecationWarning -m 'not docker' $(QUICK)
 
-coverage: integrations engine plugins peers harbor bases ## the lines and branches that no test runs; about a third slower than `make test`
+coverage: integrations engine plugins peers newer harbor bases shells ## the lines and branches that no test runs; about a third slower than `make test-all`
 	@.ci/pytest --cov --cov-report=term
 
 lint: setup ## ruff and mypy --strict
@@ -131,8 +136,13 @@ integrations:
 	  EXTRAS=dev,integrations INSTALLED="$(INSTALLED), and the projects that plug-ins are for"
 	@cp pyproject.toml $(VENV)/integrations-for
 
-# what `make test` needs: three chains that share nothing, each step in its order
-ready: ready-venv ready-engine harbor
+AT_ONCE_OPTIONS = --no-print-directory --jobs=3 $(if $(filter output-sync,$(.FEATURES)),--output-sync) AT_ONCE=1
+
+# what `make test` needs: chains that share nothing, each step in its order
+ready: ready-venv ready-engine
+
+# what only slow tests need besides: a second engine, images of other shells, Harbor
+ready-all: ready-venv ready-engine-all harbor
 
 ready-venv:
 	@$(MAKE) --no-print-directory AT_ONCE= integrations
@@ -140,6 +150,9 @@ ready-venv:
 
 ready-engine:
 	@$(MAKE) --no-print-directory AT_ONCE= engine plugins peers bases
+
+ready-engine-all: ready-engine
+	@$(MAKE) --no-print-directory AT_ONCE= newer shells
 
 # pytest keeps test modules with their asserts rewritten: 11 s of processor time that each of .ci/pytest's workers saves
 collected: setup
@@ -153,6 +166,8 @@ plugins:
 
 peers:
 	@.ci/engine peers
+
+newer:
 	@.ci/engine newer
 
 # no reason to stop: where Harbor is not, its tests say so
@@ -160,4 +175,7 @@ harbor:
 	@.ci/engine harbor || true
 
 bases:
-	@images/base/build
+	@images/base/build debian busybox nonroot hostile
+
+shells:
+	@images/base/build shells

@@ -66,6 +66,7 @@ def test_each_entry_names_a_test_that_exists_and_a_date_and_a_reason() -> None:
         assert entry["why"].strip()
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_now_and_then_is_counted_with_its_first_text(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"

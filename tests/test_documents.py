@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.quick import quick_tests
+
 ROOT = Path(__file__).parents[1]
 SECURITY = ROOT / "docs" / "security.md"
 WHERE_TESTS_ARE = (ROOT / "tests", ROOT / "ohsandbox" / "testing")
@@ -59,6 +61,27 @@ def test_each_promise_is_checked_by_a_test_that_exists(cell: str) -> None:
     defined = _defined()
     patterns = [re.compile("(test_)?" + re.escape(name).replace(r"\*", r"\w*")) for name in names]
     assert [one.pattern for one in patterns if not any(one.fullmatch(name) for name in defined)] == []
+
+
+@functools.cache
+def _quick() -> set[str]:
+    """The tests that `make test` runs, and the conformance cases, which it asks a Debian sandbox."""
+    tests = set().union(*map(quick_tests, (ROOT / "tests").rglob("test_*.py")))
+    return tests | set().union(*map(_cases, WHERE_TESTS_ARE[1].rglob("*.py")))
+
+
+def _cases(path: Path) -> set[str]:
+    return {node.name for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("cell", [checked for *_, checked in _rows()])
+def test_each_promise_is_checked_by_make_test(cell: str) -> None:
+    files, names = _files_of(cell), _named(cell)
+    patterns = [re.compile("(test_)?" + re.escape(name).replace(r"\*", r"\w*")) for name in names]
+    quick = [name for name in _quick() if any(pattern.fullmatch(name) for pattern in patterns)]
+    assert quick or any(path.name.startswith("test_") and quick_tests(path) for path in files), (
+        f"all of its tests are slow: {cell}"
+    )
 
 
 @functools.cache

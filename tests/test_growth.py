@@ -118,6 +118,7 @@ def _grows_too_fast(
     return slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_four_times_the_text_takes_about_four_times_the_time(name: str) -> None:
     assert not _grows_too_fast(FUNCTIONS[name])

@@ -301,6 +301,7 @@ def test_each_link_leads_somewhere(path: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     for name in (".zensical.toml", "docs"):
         source = ROOT / name

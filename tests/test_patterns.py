@@ -107,6 +107,7 @@ def test_every_pattern_is_known() -> None:
     assert {name for name in modules() if read(name)} <= set(USERS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", USERS)
 def test_time_grows_with_the_text_and_not_with_its_square(module: str) -> None:
     slow = {

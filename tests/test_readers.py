@@ -56,7 +56,7 @@ LIBRARIES = {
 }  # fmt: skip
 """Modules that parse; `re` is in test_patterns, and the parsers of models (`model_validate_json`) are in Rust."""
 NO_PARSERS = {
-    "ast": "Constant Expression expr stmt unparse walk",
+    "ast": "Constant Expression comprehension expr stmt unparse walk",
     "base64": "b64encode",
     "codecs": "getincrementaldecoder lookup",
     "datetime": "date datetime timedelta",
@@ -257,6 +257,7 @@ def _ignoring_what_it_refuses(parse: Callable[[str], Any]) -> Callable[[str], No
     return parsed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_parser_takes_about_four_times_the_time_for_four_times_the_text(name: str) -> None:
     assert [_grows_too_fast(_ignoring_what_it_refuses(parse), HOSTILE) for parse in LINEAR[name]] == [{}] * len(

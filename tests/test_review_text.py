@@ -95,6 +95,7 @@ def test_all_that_unicode_calls_control_format_or_blank_is_hidden() -> None:
     assert missed == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed",
     [" \t", "\n \n", "\u202e", "a\u0430", "❤\ufe0f", r"\u{20", "\\", "_\u0444", " " * 65 + "x", "\n", "\u0301"],

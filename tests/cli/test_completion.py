@@ -73,6 +73,7 @@ def test_no_more_are_offered_than_fit_a_screen(home: Path) -> None:
     assert len(conversation_ids("")) == MAX_OFFERED + 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize(
     ("line", "offered"),

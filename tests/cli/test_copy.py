@@ -78,6 +78,7 @@ def test_what_was_done_on_a_copy_is_shown_and_comes_back_by_apply_alone(
     assert "has it all" in invoke("apply", "last", "--yes").out
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_the_files_of_a_repository_that_the_agent_cloned_come_back(
     invoke: Invoke, write_script: WriteScript, image: str, project: Path
@@ -97,6 +98,7 @@ def test_the_files_of_a_repository_that_the_agent_cloned_come_back(
     assert (project / "libs" / "new" / "code").read_text() == "theirs\n"
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_undo_fork_and_resume_go_on_with_the_copy(
     invoke: Invoke, write_script: WriteScript, image: str, project: Path, home: Path
@@ -128,6 +130,7 @@ def test_undo_fork_and_resume_go_on_with_the_copy(
     assert _what(project) == before
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_apply_shows_and_asks_at_a_terminal_and_a_file_that_both_changed_stops_it(
     at_terminal: Callable[..., Recorded], invoke: Invoke, write_script: WriteScript, image: str, project: Path
@@ -146,6 +149,7 @@ def test_apply_shows_and_asks_at_a_terminal_and_a_file_that_both_changed_stops_i
     assert not (project / "new").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_what_is_too_large_or_too_deep_is_named_and_the_rest_is_shown_and_applied(
     invoke: Invoke, write_script: WriteScript, image: str, project: Path, monkeypatch: pytest.MonkeyPatch

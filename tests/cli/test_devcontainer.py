@@ -122,6 +122,7 @@ def test_a_person_is_asked_with_what_it_wants_and_what_it_does_not_get(
     assert trusted()[0].directory == project
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_this_repository_s_own_is_used_by_a_run(
     invoke: Invoke, tmp_path: Path, image: str, write_script: WriteScript

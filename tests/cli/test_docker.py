@@ -41,6 +41,7 @@ def test_a_run_asks_the_provider_works_in_the_container_and_removes_it(start: St
     assert _containers() == []
 
 
+@pytest.mark.slow
 def test_a_provider_that_refuses_is_exit_code_5_and_leaves_no_container(start: Start, image: str) -> None:
     with FakeProvider() as provider:
         process = start(
@@ -97,6 +98,7 @@ def test_exec_passes_variables_and_user(invoke: Invoke, image: str) -> None:
     assert ended[:2] == (0, "b=c\n1234\n")
 
 
+@pytest.mark.slow
 def test_run_and_mcp_serve_pass_variables_and_user(start: Start, write_script: WriteScript, image: str) -> None:
     options = ["--image", image, "-e", "A=b=c", "--user", "1234"]
     model = write_script(("", "echo $A-$(id -u)"), ("done", None))
@@ -120,6 +122,7 @@ def test_run_and_mcp_serve_pass_variables_and_user(start: Start, write_script: W
     assert _containers() == []
 
 
+@pytest.mark.slow
 def test_images_of_others_are_pruned_only_by_name(invoke: Invoke, image: str, home: Path, tmp_path: Path) -> None:
     context = tmp_path / "context"
     context.mkdir()
@@ -142,6 +145,7 @@ def test_images_of_others_are_pruned_only_by_name(invoke: Invoke, image: str, ho
     engine.close()
 
 
+@pytest.mark.slow
 def test_caches_are_listed_and_pruned_but_not_while_a_sandbox_has_them(
     invoke: Invoke, image: str, tmp_path: Path, home: Path
 ) -> None:
@@ -191,6 +195,7 @@ def test_the_doctor_reports_the_engine(invoke: Invoke) -> None:
     assert {"engine", "runc", "storage", "seccomp", "model key"} <= {check["name"] for check in json.loads(ended.out)}
 
 
+@pytest.mark.slow
 def test_everything_that_is_kept_is_private_whatever_the_umask(
     start: Start, write_script: WriteScript, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

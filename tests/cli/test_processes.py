@@ -21,6 +21,7 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_the_command_and_all_it_started(
     start: Start, write_script: WriteScript, tmp_path: Path, number: signal.Signals, code: int
@@ -34,6 +35,7 @@ def test_a_signal_ends_the_command_and_all_it_started(
     assert not found.stdout
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_the_run_with_143(start: Start, write_script: WriteScript) -> None:
     model = write_script(*[("on", "sleep 0.2; echo x")] * 20, ("done", None))
     process = start("run", "hi", "--model", model, *ON_HOST)
@@ -50,6 +52,7 @@ def test_a_dash_reads_the_task_from_stdin(start: Start, write_script: WriteScrip
     assert (process.returncode, b"user     what it is" in out) == (0, True)
 
 
+@pytest.mark.slow
 def test_a_dash_with_nothing_behind_it_is_a_usage_error(start: Start) -> None:
     assert start("run", "-", "--model", "scripted:demo", *ON_HOST).wait(60) == 2
 

@@ -72,6 +72,7 @@ def test_the_agent_works_on_a_copy_and_a_person_is_asked_about_its_changes_at_th
     assert ".vscode/tasks.json" in done.out + done.err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("machine")
 def test_what_a_killed_run_made_comes_back_once_it_has_gone_on(  # noqa: PLR0917 - fixtures
     start: Start, invoke: Invoke, write_script: WriteScript, image: str, project: Path, home: Path

@@ -89,6 +89,7 @@ def test_an_error_that_quotes_a_secret_is_masked_with_its_traceback(invoke: Invo
     assert CANARY.replace("/", ".") not in ended.err
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_the_engine_and_the_command_line_show_no_secret(
     start: Start, write_script: WriteScript, settings: Path, home: Path, image: str

@@ -57,6 +57,7 @@ def test_no_control_of_model_or_sandbox_reaches_the_terminal(
     assert_harmless(ended.raw)
 
 
+@pytest.mark.slow
 def test_no_control_in_an_error_reaches_the_terminal(
     at_terminal: AtTerminal, write_script: WriteScript, tmp_path: Path
 ) -> None:
@@ -124,12 +125,14 @@ def test_without_an_engine_a_person_is_asked_and_may_say_yes(
     assert b"hello from here" in ended.raw
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_engine")
 def test_without_an_engine_no_answer_is_a_no(at_terminal: AtTerminal) -> None:
     ended = at_terminal("run", "hi", "--model", "scripted:demo", answers=[(b"[y/N]", b"\r")])
     assert ended.code == 4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_engine")
 def test_a_missing_model_and_key_are_asked_for_and_the_key_is_not_shown(at_terminal: AtTerminal) -> None:
     with FakeProvider(text("ready")) as provider:

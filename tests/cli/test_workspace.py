@@ -53,6 +53,7 @@ def test_exec_tells_what_its_command_left(invoke: Invoke, image: str, workspace:
     assert invoke("exec", "--image", image, "--workspace", str(workspace), "--", "true").err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_what_a_killed_command_left_is_told_by_the_next(
     invoke: Invoke, start: Start, image: str, workspace: Path
@@ -90,6 +91,7 @@ def test_the_settings_say_it_as_well(invoke: Invoke, image: str, workspace: Path
     assert ended.code != 0
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_run_tells_after_each_turn_and_once(
     start: Start, image: str, workspace: Path, write_script: WriteScript

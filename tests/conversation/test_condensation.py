@@ -131,6 +131,7 @@ def test_nothing_is_dropped_from_a_conversation_that_has_hardly_begun() -> None:
     assert SummarizingCondenser().condense(messages, lambda prompt, *, system="": prompt + system) is None
 
 
+@pytest.mark.slow
 def test_memory_of_a_condensed_conversation_does_not_grow_with_its_log(tmp_path: Path) -> None:
     # the model answers by how much it is shown: condensed, it begins again in the middle, until the run's limit
     command = {"name": "execute_bash", "arguments": {"command": "make"}}

@@ -200,6 +200,7 @@ def test_responses_with_the_same_id_get_their_own(tmp_path: Path) -> None:
     assert len(set(ids)) == 2
 
 
+@pytest.mark.slow
 def test_of_five_hundred_calls_sixteen_run_and_all_are_answered(tmp_path: Path) -> None:
     runtime = RecordingRuntime()
     conversation = run(tmp_path, answer("", *[call(BASH, {"command": str(i)}) for i in range(500)]), runtime=runtime)

@@ -28,6 +28,7 @@ def reported(process: subprocess.Popen[str]) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_after_a_kill_at_any_moment_nothing_is_lost_nor_run_twice(tmp_path: Path) -> None:
     workers = [killed(tmp_path / str(seed), seed, KILLS // WORKERS) for seed in range(WORKERS)]

@@ -88,6 +88,7 @@ def test_other_commands_are_known(home: dict[str, str], text: str) -> None:
     assert (ended.returncode, "Usage: " in ended.stdout) == (0, True)
 
 
+@pytest.mark.slow
 def test_the_options_of_a_server_for_several_are_accepted(
     serve_http: Callable[..., OverHTTP], home: dict[str, str], files: Path
 ) -> None:

@@ -75,6 +75,7 @@ def files(runtime: DockerRuntime) -> list[str]:
     return runtime.run(["/bin/sh", "-c", LIST]).stdout.decode("utf-8", "replace").splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

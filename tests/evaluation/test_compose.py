@@ -144,6 +144,7 @@ configs: {{word: {{file: ./word}}}}
 """
 
 
+@pytest.mark.slow
 def test_artifacts_and_collect_commands_of_another_service(tmp_path: Path) -> None:
     root = harbor(tmp_path / "tasks" / "two", COMPOSE + ENDED)
     (root / "task.toml").write_text(OF_A_SERVICE)
@@ -167,6 +168,7 @@ def test_a_service_that_fails_to_start_is_told_with_its_last_words(tmp_path: Pat
     assert left(engine, "broken") == []
 
 
+@pytest.mark.slow
 def test_two_trials_at_once_do_not_see_each_other_nor_this_machine(tmp_path: Path, engine: Any) -> None:
     root = harbor(tmp_path / "apart")
     with socket.create_server(("0.0.0.0", 0)) as server, service(root) as one, service(root) as other:
@@ -205,6 +207,7 @@ def test_services_have_no_more_rights_than_a_sandbox(tmp_path: Path, engine: Any
             ]
 
 
+@pytest.mark.slow
 def test_a_service_that_fills_the_disk_is_stopped_and_named_in_the_next_result(
     tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +235,7 @@ def test_a_service_that_fills_the_disk_is_stopped_and_named_in_the_next_result(
         assert run(runtime, "echo serves") == "serves"
 
 
+@pytest.mark.slow
 def test_ending_the_processes_leaves_the_sandbox_and_its_services(tmp_path: Path) -> None:
     own_command = COMPOSE.replace('"sleep infinity"', '"touch /tmp/began; sleep 1000; sleep 1000"', 1)
     for compose in (COMPOSE, own_command):
@@ -244,6 +248,7 @@ def test_ending_the_processes_leaves_the_sandbox_and_its_services(tmp_path: Path
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_after_an_interrupted_run(tmp_path: Path, engine: Any, how: signal.Signals) -> None:
     harbor(tmp_path / "tasks" / "slow", COMPOSE)

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.progress import RunEvent
     from ohsandbox.runtime import Runtime
 
-pytestmark = test_faults.pytestmark
+pytestmark = [
+    *test_faults.pytestmark,
+    pytest.mark.slow(
+        "starts and kills an engine of its own; tests/evaluation/test_runner.py has a sandbox that is lost"
+    ),
+]
 _collect_here = test_faults._collect_here
 IMAGE = "ohsandbox-base:busybox"
 

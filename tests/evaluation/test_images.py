@@ -55,6 +55,7 @@ def test_eight_that_want_it_at_once_build_it_once(environment: Callable[..., Tas
     assert sum(one.status == "done" for one in told) == 1
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_is_told_to_all_and_tried_by_who_comes_later(
     environment: Callable[..., TaskEnvironment],
 ) -> None:
@@ -82,6 +83,7 @@ def test_close_ends_a_build(environment: Callable[..., TaskEnvironment]) -> None
         pytest.fail("it was built")
 
 
+@pytest.mark.slow
 def test_an_image_that_was_removed_for_the_budget_is_made_again(environment: Callable[..., TaskEnvironment]) -> None:
     layer = "RUN dd if=/dev/zero of=/filler-{} bs=1048576 count=4 2>/dev/null"  # one that no other image shares
     images = Images(budget_bytes=5 * 1024**2)

@@ -61,6 +61,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     made.shutdown()
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_loses_nothing_and_the_results_are_those_of_one_machine(cluster: Any, tmp_path: Path) -> None:
     from ohsandbox.evaluation.ray_executor import RayExecutor  # noqa: PLC0415 - as above
 
@@ -99,6 +100,7 @@ def test_a_node_that_dies_loses_nothing_and_the_results_are_those_of_one_machine
     assert list_sandboxes(labels={"eval": run.record.run_id}) == []
 
 
+@pytest.mark.slow
 def test_nodes_that_come_and_go_beside_short_trials_hang_nothing(cluster: Any, tmp_path: Path) -> None:
     from ohsandbox.evaluation.ray_executor import RayExecutor  # noqa: PLC0415 - as above
 

@@ -83,6 +83,7 @@ def test_a_killed_run_goes_on_where_it_was(place: Path) -> None:
     assert sandboxes_of(place) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_leaves_no_sandbox_and_no_half_result(place: Path, number: int, code: int) -> None:
     with start(place, "-n", "3") as going:
@@ -108,6 +109,7 @@ def memory_kib() -> int:
     return int(line.split()[1])
 
 
+@pytest.mark.slow
 def test_the_runner_stays_as_small_as_it_was(tmp_path: Path) -> None:
     """Not of 200 trials here, but the second 20 must need nothing that the first 20 did not leave."""
     for number in range(20):

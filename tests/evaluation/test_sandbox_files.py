@@ -84,6 +84,7 @@ def test_of_a_directory_with_a_sparse_file_the_rest_is_fetched(sandbox: DockerRu
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script",
     [

@@ -148,6 +148,7 @@ def test_a_test_patch_that_does_not_apply_is_the_tasks_fault(
     assert "the tests could not be set up" in broken_line
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_patch_of_200_mb_is_applied(image: str) -> None:
     size, line = 200 * 1024**2, "+" + "x" * 1023 + "\n"

@@ -10,7 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.timeout(300),
+    pytest.mark.slow("needs an environment of its own, two minutes of downloads and processor time"),
+]
 
 ROOT = Path(__file__).parents[2]
 HARBOR = ROOT / ".cache" / "harbor" / "bin" / "harbor"
@@ -46,7 +50,7 @@ KINDS: dict[str, dict[str, str]] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _harbor() -> None:
-    """Harbor needs Python 3.12, so it has a virtual environment of its own; `make test` has prepared it."""
+    """Harbor needs Python 3.12, so it has a virtual environment of its own; `make test-all` has prepared it."""
     if not HARBOR.exists():
         subprocess.run([ROOT / ".ci" / "engine", "harbor"], check=False, capture_output=True)
     if not HARBOR.exists():

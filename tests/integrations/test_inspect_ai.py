@@ -71,7 +71,7 @@ def _offline() -> Iterator[None]:
 # --- Inspect's checks -----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=IMAGES)
+@pytest.fixture(scope="module", params=["root", pytest.param("nonroot", marks=pytest.mark.slow)])
 def checked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxEnvironment]:
     base, rest = IMAGES[request.param]
     path = tmp_path_factory.mktemp(request.param) / "Dockerfile"
@@ -205,6 +205,7 @@ def task(**options: Any) -> Task:
     return Task(dataset=[sample], scorer=answer_file(), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # Inspect leaves streams to the collector
@@ -278,6 +279,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvalLog, str]:
     return log, printed.split("inspect sandbox cleanup ohsandbox ")[1].split()[0]
 
 
+@pytest.mark.slow
 def test_inspect_eval_finds_the_provider_and_takes_an_image(kept: tuple[EvalLog, str]) -> None:
     log, _ = kept
     assert log.status == "success", log.error
@@ -298,6 +300,7 @@ def test_the_example_of_the_documents_runs_as_it_stands_there(tmp_path: Path) ->
     assert names["sandbox"].config.network == "open"
 
 
+@pytest.mark.slow
 def test_a_dockerfile_beside_the_task_is_used(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text(f"FROM {DEBIAN}\nCOPY secret.txt /usr/share/secret.txt\n")
     (tmp_path / "secret.txt").write_text("42")
@@ -307,6 +310,7 @@ def test_a_dockerfile_beside_the_task_is_used(tmp_path: Path) -> None:
     assert log.results.scores[0].metrics["accuracy"].value == 1
 
 
+@pytest.mark.slow
 def test_a_sandbox_that_is_to_stay_is_removed_by_the_cleanup_of_its_name(
     kept: tuple[EvalLog, str], tmp_path: Path
 ) -> None:
@@ -327,6 +331,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_the_cleanup_removes_what_a_killed_evaluation_left_and_no_sandbox_in_use(
     env: SandboxEnvironment, tmp_path: Path
 ) -> None:

@@ -49,7 +49,7 @@ def container() -> Iterator[Runtime]:
         yield runtime
 
 
-@pytest.fixture(params=["fake", pytest.param("docker", marks=pytest.mark.docker)])
+@pytest.fixture(params=[pytest.param("fake", marks=pytest.mark.slow), pytest.param("docker", marks=pytest.mark.docker)])
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Runtime]:
     if request.param == "docker":
         yield request.getfixturevalue("container")
@@ -125,6 +125,7 @@ async def test_a_command_past_its_timeout_runs_on_until_it_is_interrupted(runtim
     assert (await _run(runtime, "echo after")).output == "after\n"
 
 
+@pytest.mark.slow
 async def test_a_command_that_ignores_interrupts_is_killed(runtime: OhsandboxRuntime) -> None:
     with pytest.raises(CommandTimeoutError):
         await _run(runtime, "(trap '' INT; sleep 601)", timeout=0.2)

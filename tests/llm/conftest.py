@@ -63,7 +63,7 @@ def litellm_loaded() -> None:
         LLM(provider.config(model="openai/gpt-4o"), clock=FakeClock()).send([{"role": "user", "content": "hi"}], [])
 
 
-@pytest.fixture(params=["direct", "litellm"])
+@pytest.fixture(params=["direct", pytest.param("litellm", marks=pytest.mark.slow)])
 def each_client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the test twice: as providers are asked by default, and with litellm for all of them."""
     if request.param == "litellm":

@@ -64,6 +64,7 @@ def ask_all(provider: FakeProvider, shared: SharedBackOff) -> list[str]:
         return list(pool.map(ask, range(WORKERS)))
 
 
+@pytest.mark.slow
 def test_eight_workers_come_back_one_by_one_and_meet_a_limit_once() -> None:
     server, waits = LimitedServer(refuses_more=1), list[float]()
     with FakeProvider(answer=server) as provider:

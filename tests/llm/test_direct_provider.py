@@ -117,6 +117,7 @@ def compared(
             yield model, *seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_model_is_asked_as_litellm_asks_it_and_answers_alike(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     models = direct_models(**VARIANTS[name])
@@ -126,6 +127,7 @@ def test_every_model_is_asked_as_litellm_asks_it_and_answers_alike(monkeypatch: 
         assert (model, ours) == (model, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("messages", [WITH_IMAGE, [*TALK, *ODD], ODD[:1]])
 def test_every_kind_of_message_is_sent_as_litellm_sends_it(
     monkeypatch: pytest.MonkeyPatch, messages: list[dict[str, Any]]

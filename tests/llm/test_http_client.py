@@ -100,6 +100,7 @@ def test_an_error_page_over_the_limit_is_refused(ask: Ask) -> None:
         ask(provider)
 
 
+@pytest.mark.slow
 def test_a_stream_over_the_limit_is_refused(ask: Ask) -> None:
     endless = events(done=False)._replace(body=b": " + b"x" * (MIB - 4) + b"\n\n", repeat=129)
     with FakeProvider(endless) as provider, pytest.raises(ModelAnswerError, match="128 MiB"):

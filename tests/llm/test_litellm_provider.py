@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 SLOW = "litellm", "openai", "httpx", "fastmcp"
 
 
@@ -12,6 +14,7 @@ def test_importing_the_package_imports_nothing_slow() -> None:
     assert run(f"import sys, ohsandbox.llm; print([m for m in {SLOW} if m in sys.modules])").strip() == "[]"
 
 
+@pytest.mark.slow
 def test_preload_returns_before_litellm_is_there() -> None:
     code = """
 import sys, threading

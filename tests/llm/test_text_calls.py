@@ -63,6 +63,7 @@ def exact(value: Any) -> str:
     return json.dumps(value)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=400)
 @given(arguments=ARGUMENTS, before=st.text(alphabet="ab \n<", max_size=9), stopped=st.booleans(), after=TEXT)
 def test_any_arguments_are_read_back_as_they_were_written(

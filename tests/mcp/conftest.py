@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 SERVER = Path(__file__).with_name("server.py")
-PLACES = (pytest.param("debian", marks=pytest.mark.docker), "cli", "descriptorless")
+PLACES = (
+    pytest.param("debian", marks=pytest.mark.docker),
+    pytest.param("cli", marks=pytest.mark.slow),
+    pytest.param("descriptorless", marks=pytest.mark.slow),
+)
 RUN = f"OHS_TEST_RUN={secrets.token_hex(8)}"
 OURS = f"for f in $(grep -ls OHSANDBOX_MCP /proc/[0-9]*/environ); do grep -qs {RUN} $f && echo $f; done; :"
 HIDDEN = "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$f; echo; done 2>/dev/null | grep 'sleep 700[0-9]'"

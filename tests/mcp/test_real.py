@@ -163,6 +163,7 @@ def test_everything(real_servers: Servers) -> None:
     assert "only as a task" in started.status()[0].refused["simulate-research-query"]
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_two_hundred_calls_at_once_over_four_real_servers(real_servers: Servers) -> None:
     node = {"command": "mcp-server-everything", "include": ["echo"]}
@@ -189,6 +190,7 @@ def signal_to(runtime: Runtime, name: str, program: str) -> None:
     assert runtime.run(["sh", "-c", f"kill -{name} {found}"]).exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize("command", ["mcp-server-everything", "mcp-server-time"])
 def test_a_real_server_killed_in_mid_call_is_told_at_once_and_comes_back(
@@ -220,6 +222,7 @@ def test_a_real_server_killed_in_mid_call_is_told_at_once_and_comes_back(
 # --- installed first ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_server_is_downloaded_under_an_open_network_with_the_hosts_certificates(real_image: str) -> None:
     """What `npx`, `pip` and `uvx` print while they download is told, and no time runs out meanwhile."""

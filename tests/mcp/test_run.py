@@ -86,6 +86,7 @@ def script(*responses: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     return {"turns": [{"content": "", "tool_calls": calls} for calls in turns]}
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize(
     ("language", "servers", "calls", "answers"),
@@ -124,6 +125,7 @@ def test_an_agent_uses_three_servers_at_once(
     assert subprocess.run(listed, capture_output=True, text=True, check=True).stdout == ""
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_the_list_says_how_each_server_is(place: Place, real_image: str) -> None:
     broken = {"command": "no-such-program"}
@@ -161,6 +163,7 @@ def test_the_settings_servers_are_listed_and_a_file_adds_to_them(place: Place) -
     assert "disabled" in rows["c"]
 
 
+@pytest.mark.slow
 def test_a_tool_that_changed_is_listed_shown_and_approved(place: Place) -> None:
     first = place.write("one.json", {"mcpServers": {"odd": odd()}})
     changed = place.write("two.json", {"mcpServers": {"odd": odd("changed")}})

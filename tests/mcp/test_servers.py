@@ -170,6 +170,7 @@ def test_a_name_stays_with_its_tool_whichever_servers_come_and_go(servers: Serve
     assert names["second__pid"] == "second"
 
 
+@pytest.mark.slow
 def test_what_a_server_prints_while_it_starts_is_told_and_gives_it_time(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +185,7 @@ def test_what_a_server_prints_while_it_starts_is_told_and_gives_it_time(
     assert [f"fetching {number}" for number in range(1, 6)] == told
 
 
+@pytest.mark.slow
 def test_two_hundred_calls_at_once_over_four_servers(servers: Servers) -> None:
     started = servers({f"s{number}": odd() for number in range(4)})
     tools = [tool for tool in started.tools() if tool.listed.name == "echo"]

@@ -52,6 +52,7 @@ def test_each_session_has_a_sandbox_which_ends_with_it(serve_http: Callable[...,
     _wait_until(lambda: image.containers() == [])
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_signal_ends_all_sessions(serve_http: Callable[..., OverHTTP], image: Named) -> None:
     served = serve_http("--image", image.name)
@@ -67,6 +68,7 @@ def test_a_signal_ends_all_sessions(serve_http: Callable[..., OverHTTP], image: 
     assert image.containers() == []
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_an_idle_session_ends(serve_http: Callable[..., OverHTTP], image: Named) -> None:
     served = serve_http("--image", image.name, "--idle-timeout", "1")
@@ -98,6 +100,7 @@ def test_the_printed_configuration_connects(serve_http: Callable[..., OverHTTP],
     anyio.run(main)
 
 
+@pytest.mark.slow
 def test_a_token_of_ones_own_is_printed_nowhere(serve_http: Callable[..., OverHTTP], home: dict[str, str]) -> None:
     home["MY_TOKEN"] = "0123456789abcdefgh"
     served = serve_http("--token", "env:MY_TOKEN")
@@ -106,6 +109,7 @@ def test_a_token_of_ones_own_is_printed_nowhere(serve_http: Callable[..., OverHT
     assert initialize(served, authorization="Bearer 0123456789abcdefgh").status_code == 200
 
 
+@pytest.mark.slow
 def test_requests_that_belong_to_no_session(serve_http: Callable[..., OverHTTP]) -> None:
     served = serve_http("--max-sessions", "1")
     assert initialize(served, origin="http://evil.example").status_code == 403
@@ -121,6 +125,7 @@ def test_requests_that_belong_to_no_session(serve_http: Callable[..., OverHTTP])
     assert initialize(served).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_told(serve_http: Callable[..., OverHTTP], serve: Callable[..., Any]) -> None:
     port = re.findall(r":(\d+)/", serve_http().url)[0]
     process = serve("--http", port).process

@@ -101,6 +101,7 @@ def open_session(served: OverHTTP) -> httpx.Response:
     return httpx.post(served.url, json=message, headers=served.headers, timeout=30)
 
 
+@pytest.mark.slow
 def test_the_place_of_a_client_that_is_gone_is_given_away_and_no_other(serve_http: Callable[..., OverHTTP]) -> None:
     served = serve_http("--max-sessions", "2")
     stays, goes = (open_session(served).headers["mcp-session-id"] for _ in range(2))

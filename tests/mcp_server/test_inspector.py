@@ -24,7 +24,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
 PLACE = Path(__file__).parents[2] / ".cache" / "mcp" / f"inspector-{VERSION}"
 PROGRAM = PLACE / "node_modules" / ".bin" / "mcp-inspector"
 
-pytestmark = pytest.mark.docker
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.slow("downloads a program of Node; other clients are in test_stdio.py, test_http.py and tests/e2e"),
+]
 
 
 @pytest.fixture(scope="module")

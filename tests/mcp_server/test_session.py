@@ -53,6 +53,7 @@ def test_no_secret_is_told_not_even_a_part_of_one(tail: str) -> None:
     assert "unter2" not in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "arguments"),
     [
@@ -71,6 +72,7 @@ def test_progress_tells_it(serve: Callable[..., Served], tmp_path: Path, tool: s
     served.cancel(100)
 
 
+@pytest.mark.slow
 def test_a_call_that_waits_for_another_says_so(serve: Callable[..., Served], tmp_path: Path) -> None:
     served = serve("--runtime", "cli", "--workspace", str(tmp_path))
     served.begin()

@@ -51,6 +51,7 @@ CALLS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_every_tool_for_the_client_of_fastmcp(image: Named, home: dict[str, str]) -> None:
     async def main() -> None:
@@ -82,6 +83,7 @@ def _comment(name: str) -> str:
     return shown.stdout.decode().strip()
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize(
     ("number", "code"), [(None, 0), (signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
@@ -105,6 +107,7 @@ def test_the_sandbox_goes_with_its_client_while_a_command_runs(
     assert image.containers() == []
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize("command", [STOPS, RUNS_ON])
 def test_a_cancelled_command_is_ended_and_not_answered(serve: Serve, image: Named, command: str) -> None:
@@ -120,6 +123,7 @@ def test_a_cancelled_command_is_ended_and_not_answered(serve: Serve, image: Name
     assert (message["id"], message["result"]["structuredContent"]["output"]) == (1, "gone kept\n")
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_call_that_is_cancelled_before_its_turn_never_runs(serve: Serve, image: Named) -> None:
     served = serve("--image", image.name)
@@ -130,6 +134,7 @@ def test_a_call_that_is_cancelled_before_its_turn_never_runs(serve: Serve, image
     assert served.bash(3, "ls ran 2>/dev/null || echo none") == "none\n"
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_sandbox_that_is_lost_is_told_and_replaced(serve: Serve, image: Named) -> None:
     served = serve("--image", image.name)
@@ -168,6 +173,7 @@ def test_a_workspace_is_worked_in_and_has_no_undo(serve: Serve, image: Named, tm
     assert [tool["name"] for tool in served.answer(2)["tools"]] == TOOLS
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_what_a_session_left_in_a_workspace_is_told_at_its_end(serve: Serve, image: Named, tmp_path: Path) -> None:
     workspace = tmp_path / "files"
@@ -181,6 +187,7 @@ def test_what_a_session_left_in_a_workspace_is_told_at_its_end(serve: Serve, ima
     assert lines[0].startswith("ohsandbox: --git rw: the sandbox can change what git")
 
 
+@pytest.mark.slow
 def test_rubbish_is_answered_and_the_session_goes_on(serve: Serve, tmp_path: Path) -> None:
     served = serve("--runtime", "cli", "--workspace", str(tmp_path))
     served.begin()
@@ -195,6 +202,7 @@ def test_rubbish_is_answered_and_the_session_goes_on(serve: Serve, tmp_path: Pat
     assert not served.answer(4)["isError"]
 
 
+@pytest.mark.slow
 def test_nobody_reads_any_more(serve: Serve, tmp_path: Path) -> None:
     served = serve("--runtime", "cli", "--workspace", str(tmp_path))
     served.begin()
@@ -204,6 +212,7 @@ def test_nobody_reads_any_more(serve: Serve, tmp_path: Path) -> None:
     assert served.process.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_without_an_engine_each_call_says_so(serve: Serve, home: dict[str, str]) -> None:
     home["DOCKER_HOST"] = "unix:///nonexistent/docker.sock"
     served = serve("--image", "any")
@@ -214,6 +223,7 @@ def test_without_an_engine_each_call_says_so(serve: Serve, home: dict[str, str])
     assert "Start the engine" in result["content"][0]["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -280,6 +290,7 @@ def test_nothing_but_the_protocol_is_on_stdout(home: dict[str, str], tmp_path: P
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"noise\nmore")
 
 
+@pytest.mark.slow
 def test_a_client_that_never_reads_holds_up_nobody(home: dict[str, str], tmp_path: Path) -> None:
     asked = tmp_path / "asked"
     hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": INITIALIZE}
@@ -292,6 +303,7 @@ def test_a_client_that_never_reads_holds_up_nobody(home: dict[str, str], tmp_pat
         assert process.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_without_stdin_it_says_so(home: dict[str, str]) -> None:
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND], check=False, capture_output=True, env=home, timeout=30

@@ -30,6 +30,7 @@ def decided(address: str, rules: list[str], port: int = 443) -> str:
     return "main"
 
 
+@pytest.mark.slow
 def test_what_is_not_public_is_unreachable_and_nothing_else() -> None:
     rules = open_addresses.gateway_rules([], SUBNET, "172.19.0.1", own=["93.184.216.34"])
     chosen = random.Random(15)

@@ -19,7 +19,13 @@ from tests.runtime.engines import IMAGE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.timeout(600),
+    pytest.mark.slow(
+        "downloads Java and Node into a sandbox; tests/runtime/docker/network/test_allowlist.py has the rules"
+    ),
+]
 DEBS = "curl wget git python3-pip python3-venv nodejs default-jdk-headless"
 NPM = "10.9.2"
 TARBALL = 'JSON.parse(require("fs").readFileSync(0)).dist.tarball'

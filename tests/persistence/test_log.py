@@ -118,6 +118,7 @@ def test_zeros_before_the_last_record_are_damage(tmp_path: Path) -> None:
         read_events(tmp_path)
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_goes_unseen(tmp_path: Path) -> None:
     whole = write(tmp_path, "a", "b", "c")
     last_newline = len(whole) - 1
@@ -158,6 +159,7 @@ def test_newer_version_is_refused_with_a_hint(tmp_path: Path) -> None:
         EventLog(tmp_path, conversation_id="c")
 
 
+@pytest.mark.slow
 def test_killed_writer_loses_no_acknowledged_event(tmp_path: Path) -> None:
     code = """
 import os, random, signal, sys

@@ -176,7 +176,7 @@ def test_what_is_built_is_what_was_trusted(project: Path) -> None:
 
 
 @pytest.mark.docker
-@pytest.mark.parametrize("builder", ["buildkit", "classic"])
+@pytest.mark.parametrize("builder", ["buildkit", pytest.param("classic", marks=pytest.mark.slow)])
 def test_scripts_run_as_root_once_with_their_options_on_the_image_or_its_build(
     project: Path, builder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

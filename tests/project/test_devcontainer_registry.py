@@ -144,6 +144,7 @@ def test_a_token_for_everybody_is_sent_to_the_registry_alone(registry: Registry,
         fetch_feature(tmp_path / "other", registry.reference("me/hello"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layer", "told"),
     [

@@ -31,7 +31,7 @@ def newer() -> Any:
     """The newer engine's address as a test parameter, skipped where `.ci/engine newer` could start none."""
     address = os.environ.get("OHSANDBOX_NEWER_ENGINE")
     absent = pytest.mark.skipif(address is None, reason="no newer engine (`.ci/engine newer`, then `.ci/pytest`)")
-    return pytest.param(address, marks=absent)
+    return pytest.param(address, marks=[absent, pytest.mark.slow])
 
 
 def with_runsc(directory: Path) -> list[str]:

@@ -64,7 +64,7 @@ class EngineLike(FakeRuntime):
         return OneDescriptor(argv, tty=False, env={**os.environ, **env}, workdir=self.workdir)
 
 
-@pytest.fixture(params=[FakeRuntime, EngineLike])
+@pytest.fixture(params=[pytest.param(FakeRuntime, marks=pytest.mark.slow), EngineLike])
 def runtime(request: pytest.FixtureRequest) -> Iterator[FakeRuntime]:
     with request.param() as started:
         yield started
@@ -234,6 +234,7 @@ async def test_a_blocking_call_from_the_event_loop_waits_for_an_awaited_one(
     assert results == ["done\n"]
 
 
+@pytest.mark.slow
 @on_each
 async def test_a_time_limit_that_is_shorter_than_the_wait_without_a_thread_is_kept(runtime: FakeRuntime) -> None:
     runtime.execute("true")
@@ -478,6 +479,7 @@ async def test_a_thread_is_used_again_and_ends_after_a_while_without_calls(monke
     await anyio.to_thread.run_sync(first.join)
 
 
+@pytest.mark.slow
 @on("asyncio")
 async def test_a_call_that_never_ends_does_not_hold_up_the_end_of_the_program() -> None:
     program = """

@@ -38,6 +38,8 @@ SHELLS = ("shell-dash", "shell-bash", "shell-busybox-1.35")
 RARE_SHELLS = ("shell-mksh", "shell-ksh93", "shell-yash", "shell-zsh")
 """The same, of shells that hardly an image has as its only one."""
 IN_DOCKER = (*IMAGES, *SHELLS, *RARE_SHELLS, "podman", "gvisor")
+QUICK = ("debian", "busybox", "cli")
+"""Flavours of `make test`: a sandbox with GNU's tools, one with hardly any, and this host. The others are slow."""
 KNOWN_FAILURES: dict[tuple[str, str], str] = {
     ("shell-busybox-1.35", "a_program_inherits_no_descriptor_of_ours"): "as busybox",
     ("busybox", "a_program_inherits_no_descriptor_of_ours"): "ash leaves its saved descriptors, 10 and up, to children",
@@ -104,6 +106,8 @@ def _marks(name: str, case: Case) -> list[pytest.MarkDecorator]:
     needed = {"ssh": [SERVER], "podman": [SERVICE], "gvisor": [OWN_ENGINE]}.get(name, [])
     if name in IN_DOCKER:
         needed = [*needed, pytest.mark.docker]
+    if name not in QUICK:
+        needed = [*needed, pytest.mark.slow]
     return [*needed, *known]
 
 

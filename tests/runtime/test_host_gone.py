@@ -36,6 +36,7 @@ BUSY = {
 }
 CASES = [("cli", "a loop")]  # on a person's machine what ignores the end of its terminal outlives it, as everywhere
 CASES += [(f"ohsandbox-base:{image}", busy) for image in ("debian", "busybox") for busy in BUSY]
+QUICK = (CASES[0], ("ohsandbox-base:debian", "a stubborn program"))
 
 
 class Host(NamedTuple):
@@ -67,7 +68,9 @@ def begin() -> Iterator[Callable[[str, str], Host]]:
 
 
 @pytest.mark.docker
-@pytest.mark.parametrize(("place", "busy"), CASES)
+@pytest.mark.parametrize(
+    ("place", "busy"), [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES]
+)
 def test_what_runs_in_the_foreground_ends_with_its_host(
     begin: Callable[[str, str], Host], place: str, busy: str
 ) -> None:

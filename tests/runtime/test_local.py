@@ -92,6 +92,7 @@ def zombies() -> set[str]:
     return {line.split()[0] for line in listed.stdout.decode().splitlines() if line.split()[1].startswith("Z")}
 
 
+@pytest.mark.slow
 def test_no_shell_or_worker_that_ended_stays_a_zombie(tmp_path: Path) -> None:
     before = zombies()
     with CLIRuntime(tmp_path, bubblewrap=False, quiet=True) as runtime:

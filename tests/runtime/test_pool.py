@@ -103,6 +103,7 @@ def test_a_sandbox_is_looked_at_before_the_engine_is_asked_for_the_next(monkeypa
     assert happened[:2] == ["looked", "next"]
 
 
+@pytest.mark.slow
 def test_more_callers_than_sandboxes_each_get_their_own() -> None:
     maker, taken = Maker(), list[Any]()
     with SandboxPool(make=maker, size=1) as pool:

@@ -28,6 +28,7 @@ def test_what_is_no_address_is_no_port(said: bytes) -> None:
     assert parse_listeners(said) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
 def test_a_server_is_found_among_many_connections(family: socket.AddressFamily, address: str) -> None:
     with FakeRuntime() as sandbox, socket.create_server((address, 0), family=family, backlog=100) as server:

@@ -66,6 +66,7 @@ SECRETS = {
 PARTS = st.sampled_from([*SECRETS.values(), "a", "b", "ab", "abcdefg", "gh", "ijkl", "aaaa", "x", " ", "\n"])
 
 
+@pytest.mark.slow
 @settings(max_examples=2000, deadline=None)
 @given(parts=st.lists(PARTS, max_size=14), cuts=st.lists(st.integers(0, 200), max_size=12))
 @example(parts=["a"] * 30, cuts=[*range(30)])
@@ -123,6 +124,7 @@ def as_defined(values: dict[str, str], data: str) -> str:
     return out + data[done:]
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None)
 @given(pieces=PIECES, cuts=st.lists(st.integers(0, 500), max_size=12))
 def test_forms_that_are_broken_over_lines_are_masked_in_the_whole_and_in_streams(
@@ -187,6 +189,7 @@ def test_ordinary_output_is_not_held_back() -> None:
     assert stream.feed("x") == "ghp_x"
 
 
+@pytest.mark.slow
 def test_what_is_held_back_of_an_endless_value_is_bounded() -> None:
     stream = Masker({"D": "a" * 20}).stream()
     out = "".join(stream.feed("a" * 1000) for _ in range(1000))
@@ -285,6 +288,7 @@ BROUGHT = st.lists(
 ).map("|".join)  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None)
 @given(text=BROUGHT)
 def test_less_than_half_of_a_hidden_value_changes_nothing_of_what_a_model_reads(text: str) -> None:

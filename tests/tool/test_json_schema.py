@@ -185,6 +185,7 @@ def passed(model: type[Action], value: Json) -> Json:
     return model.model_validate(value).to_arguments()
 
 
+@pytest.mark.slow
 @given(case=cases())
 @settings(
     max_examples=300,

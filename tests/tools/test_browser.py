@@ -347,6 +347,7 @@ class TestPages:
         assert "Title: Popups" in closed
         assert "Tabs:" not in closed
 
+    @pytest.mark.slow
     def test_a_page_cannot_open_tabs_without_end(self, use: Callable[..., str]) -> None:
         page = use(f"goto('{SITE}/popup.html')")
         flooded = use(click(page, "flood") + "\nnoop(500)")
@@ -370,6 +371,7 @@ class TestPages:
         again = use(f"goto('{SITE}/download')")
         assert re.search(r"Downloaded: \S+/2-", again)
 
+    @pytest.mark.slow
     def test_a_page_that_never_ends_is_shown_as_far_as_it_came(self, use: Callable[..., str]) -> None:
         seen = use(f"goto('{SITE}/slow')")
         assert "The page still loads after 10 s" in seen
@@ -415,6 +417,7 @@ class TestPages:
         assert "paragraph: honest text" in use(f"goto('{SITE}/tamper.html')")
         assert "Title: The form" in use(f"goto('{SITE}/form.html')")
 
+    @pytest.mark.slow
     def test_a_busy_page_is_told_and_left_by_goto(self, use: Callable[..., str]) -> None:
         page = use(f"goto('{SITE}/hang.html')")
         assert "The page does not answer" in use(click(page, "hang"), failed=True)

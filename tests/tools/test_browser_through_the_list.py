@@ -54,6 +54,7 @@ def test_chromium_reaches_what_is_on_the_list_and_nothing_else(image: str, host:
     assert {one for one, allowed in decided if not allowed} >= {"other.example.org"}
 
 
+@pytest.mark.slow
 def test_without_the_policy_the_extension_of_chromium_is_refused(image: str, host: tuple[TlsHost, Path]) -> None:
     there, bundle = host
     with DockerRuntime(image, allow=[HOST], ca_bundle=bundle) as runtime:
@@ -66,6 +67,7 @@ def test_without_the_policy_the_extension_of_chromium_is_refused(image: str, hos
     assert any("encrypted" in one for one in reasons), reasons
 
 
+@pytest.mark.slow
 def test_a_page_of_a_credentials_host_is_shown(image: str, host: tuple[TlsHost, Path]) -> None:
     there, bundle = host
     with DockerRuntime(image, credentials=[f"{HOST}=env:TOKEN"], ca_bundle=bundle) as runtime:

@@ -74,6 +74,7 @@ def test_standard_error_is_heard_while_nobody_asks(roomy: Runtime) -> None:
     assert heard.count(b"e" * 1_000_000) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "words", "status"),
     [

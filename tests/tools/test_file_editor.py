@@ -380,6 +380,7 @@ def test_diff_and_answer_of_a_huge_edit_are_bounded(local: Editor) -> None:
     assert len(observation.text) < 8_000
 
 
+@pytest.mark.slow
 def test_20_mb_file_is_edited(editor: Editor) -> None:
     data = b"".join(itertools.islice((b"line %d\n" % number for number in itertools.count()), 1_700_000))
     editor.write(data)  # F34; its time is a row of tests/bench

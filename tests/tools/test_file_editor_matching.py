@@ -81,6 +81,7 @@ def test_replacement_in_mixed_line_ends_changes_the_named_lines_only(seed: int) 
     assert document.text[:start] + new + document.text[end:] == "".join(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "old"),
     [

@@ -86,6 +86,7 @@ def test_long_file_is_bounded_and_every_number_is_right(local: Editor) -> None:
     assert "199998\tline 199998" in local.say("insert", insert_line=200_000, new_str="end")
 
 
+@pytest.mark.slow
 def test_line_of_50_mb_is_cut_and_can_be_edited(editor: Editor) -> None:
     editor.write(b"x" * 25_000_000 + b"HERE" + b"x" * 25_000_000)  # F11
     shown = editor.say("view")

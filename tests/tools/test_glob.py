@@ -271,6 +271,7 @@ RULES = st.lists(
 FOLDERS = st.lists(st.sampled_from(NAMES), max_size=3).map("/".join)
 
 
+@pytest.mark.slow
 @given(
     files=st.lists(st.tuples(FOLDERS, st.sampled_from(NAMES)), min_size=1, max_size=25),
     rules=st.dictionaries(FOLDERS, RULES, max_size=4),

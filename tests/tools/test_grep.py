@@ -187,6 +187,7 @@ def test_what_is_left_out_is_counted(engine: Runtime, tmp_path: Path) -> None:
     engine.run(["rm", "-rf", folder])
 
 
+@pytest.mark.slow
 def test_a_file_that_is_one_endless_line_stops_no_search_or_is_named_as_the_reason(engine: Runtime) -> None:
     folder = f"{engine.workdir.rstrip('/')}/sparse"
     make = 'mkdir "$1" && cd "$1" && echo needle >a && dd if=/dev/zero of=b bs=1 count=0 seek=5G'
@@ -200,6 +201,7 @@ def test_a_file_that_is_one_endless_line_stops_no_search_or_is_named_as_the_reas
     assert told.endswith(f"{folder}/a\n1: needle") or "ran out of the sandbox's memory" in told
 
 
+@pytest.mark.slow
 def test_files_of_processes_can_be_searched(engine: Runtime) -> None:
     grep, process = tool("grep", engine), f"/proc/{os.getpid() if isinstance(engine, CLIRuntime) else 1}"
     assert f"{process}/status\n1: Name:" in grep(pattern="^Name:", path=process, include="status").text

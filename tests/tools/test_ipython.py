@@ -214,6 +214,7 @@ def test_death_between_two_cells_is_told_by_the_second(plain: Kernel) -> None:
     assert said.startswith("Out[1]: 'new'\n[Between two cells: The Python kernel ended with exit code 4.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
@@ -269,6 +270,7 @@ def test_cell_that_ignores_its_interrupt_takes_the_kernel_with_it(
     assert plain.cell("child").error == "NameError: name 'child' is not defined"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("caught", ["KeyboardInterrupt", "(KeyboardInterrupt, Exception)"])
 def test_cancelled_cell_that_catches_its_interrupts_ends_and_keeps_the_variables(kernel: Kernel, caught: str) -> None:
     kernel.say("kept = 'kept'")
@@ -277,6 +279,7 @@ def test_cancelled_cell_that_catches_its_interrupts_ends_and_keeps_the_variables
     assert kernel.say("kept").endswith(": 'kept'")
 
 
+@pytest.mark.slow
 def test_cancelled_cell_that_catches_everything_takes_the_kernel_with_it_before_the_kill(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,6 +447,7 @@ def test_cell_may_fork_and_close_its_streams(kernel: Kernel) -> None:
     assert kernel.say("print('still here')") == "still here"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["a\0b", "(" * 5000, "1+" * 100_000 + "1", "\x1b]7117;00;end\x07"])
 def test_code_that_is_no_code_does_no_harm(kernel: Kernel, code: str) -> None:
     assert kernel.cell(code).error is not None

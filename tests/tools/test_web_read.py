@@ -337,6 +337,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_page_ends_in_bounded_time_with_its_text(name: str) -> None:
     assert "x" in made_of(HOSTILE[name].encode()[: definition.MAX_PAGE_BYTES]).text
@@ -404,6 +405,7 @@ def test_without_the_library_a_page_is_readable_text_and_the_remedy_is_told() ->
     assert "pip install 'ohsandbox[web]'" in read.notes[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_library")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_page_ends_in_bounded_time_without_the_library_too(name: str) -> None:

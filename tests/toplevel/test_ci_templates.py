@@ -180,6 +180,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> GitHub:
     return first
 
 
+@pytest.mark.slow
 def test_github_jobs_make_one_report_and_go_on_when_run_again(first: GitHub) -> None:
     place = first.place
     assert sorted(path.name for path in (place / "artifacts" / "report-1").iterdir()) == [
@@ -200,6 +201,7 @@ def test_github_jobs_make_one_report_and_go_on_when_run_again(first: GitHub) -> 
     assert set(codes(again.job("report")).values()) == {0}
 
 
+@pytest.mark.slow
 def test_github_fails_for_a_regression_alone(first: GitHub, tmp_path: Path) -> None:
     branch = GitHub(tmp_path / "branch", agent="nop")
     shutil.copytree(first.place / "artifacts" / "report-1", tmp_path / "branch" / "baselines" / "report-1")
@@ -212,6 +214,7 @@ def test_github_fails_for_a_regression_alone(first: GitHub, tmp_path: Path) -> N
     assert (tmp_path / "branch" / "artifacts" / "report-1" / "compare.html").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.one_engine
 def test_github_shards_run_in_a_container_job(tmp_path: Path) -> None:
     inside = GitHub(tmp_path, container=True)
@@ -299,6 +302,7 @@ class GitLab:
             assert SECRET not in end.printed
 
 
+@pytest.mark.slow
 @pytest.mark.one_engine
 def test_gitlab_jobs_in_containers_make_a_baseline_and_fail_for_a_regression(tmp_path: Path, registry: str) -> None:
     main = GitLab(tmp_path / "main", registry)

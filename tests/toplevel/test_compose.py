@@ -106,6 +106,7 @@ def dind() -> Iterator[list[str]]:
         compose(*project, "down", "--volumes", "--timeout", "2", OHSANDBOX_VOLUME=VOLUME)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("dev")
 def test_the_service_test_has_an_engine_of_its_own_that_sees_its_files(dind: list[str]) -> None:
     script = f"""
@@ -128,6 +129,7 @@ def test_the_service_test_has_an_engine_of_its_own_that_sees_its_files(dind: lis
     assert "/var/run/docker.sock" not in {one["target"] for one in service["test"]["volumes"]}
 
 
+@pytest.mark.slow
 def test_the_service_ohsandbox_works_as_the_workspaces_owner_and_keeps_its_state(tmp_path: Path) -> None:
     built = compose("build", "ohsandbox")
     assert built.returncode == 0, built.stderr

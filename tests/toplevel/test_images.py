@@ -34,6 +34,7 @@ TOOLS = """bash cc curl gcc git jq less make nano node npm npx patch pip ps pyth
 file ps:-V"""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("images")
 def test_the_default_image_has_what_an_agent_reaches_for() -> None:
     script = "\n".join(
@@ -45,6 +46,7 @@ def test_the_default_image_has_what_an_agent_reaches_for() -> None:
     assert (found.returncode, found.stdout) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("images")
 def test_the_default_images_user_can_install_compile_and_commit() -> None:
     script = """
@@ -128,6 +130,7 @@ def ohsandbox(*arguments: str, options: Sequence[str] = ()) -> subprocess.Comple
     return run("docker", "run", "--rm", *options, "ohsandbox", *arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("images")
 def test_our_image_without_an_engine_says_how_to_give_it_one() -> None:
     bind = f"--volume={SOCKET}:{INSIDE}"
@@ -143,6 +146,7 @@ def test_our_image_without_an_engine_says_how_to_give_it_one() -> None:
     assert none.stderr.count("\n") == refused.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("images")
 def test_our_image_works_on_a_directory_that_is_mounted_and_keeps_its_state(tmp_path: Path) -> None:
     """As an ordinary user of another uid than the image's."""
@@ -174,6 +178,7 @@ def test_our_image_works_on_a_directory_that_is_mounted_and_keeps_its_state(tmp_
     assert healthy.returncode == 0, healthy.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("images")
 def test_a_branch_in_our_image_has_its_tree_in_the_volume(tmp_path: Path) -> None:
     author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
@@ -202,6 +207,7 @@ def test_our_image_has_an_ordinary_user_and_a_health_check() -> None:
     assert config["Healthcheck"]["Test"] == ["CMD", "ohsandbox", "doctor", "--json"]
 
 
+@pytest.mark.slow
 def test_base_images_are_made_once() -> None:
     run("images/base/build")
 

@@ -6,8 +6,12 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.slow("mypy reads the whole package once more, without a cache")
 
 PROGRAM = '''
 import asyncio

@@ -110,6 +110,7 @@ def test_answer_without_a_run_is_acted_on_later(invoke: Invoke, options: tuple[s
     assert done(workspace) == "one\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [("--yes", "--no"), ("--no", "--yes")])
 def test_an_answer_that_contradicts_an_earlier_one_is_told_and_starts_no_run(
     first: str, second: str, invoke: Invoke, options: tuple[str, ...], workspace: Path
@@ -170,6 +171,7 @@ def test_person_at_the_terminal_answers(
     assert (done(workspace), ended.code) == outcome, ended.raw[-2000:]
 
 
+@pytest.mark.slow
 def test_an_unknown_word_is_told_and_refuses_nothing(
     at_terminal: AtTerminal, options: tuple[str, ...], workspace: Path
 ) -> None:
@@ -188,6 +190,7 @@ def test_what_was_typed_before_the_question_answers_nothing(
     assert (ended.code, done(workspace)) == (WAITING, "one\n"), ended.raw[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 def test_keys_of_the_first_half_second_answer_nothing(
     at_terminal: AtTerminal, options: tuple[str, ...], workspace: Path
@@ -201,6 +204,7 @@ def test_keys_of_the_first_half_second_answer_nothing(
     assert (again.code, done(workspace)) == (WAITING, ""), again.raw[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 def test_whoever_types_on_is_asked_when_they_pause(
     at_terminal: AtTerminal, options: tuple[str, ...], workspace: Path
@@ -283,6 +287,7 @@ def test_no_text_of_one_argument_passes_for_another(capsys: pytest.CaptureFixtur
 LONG = "\n".join(["echo one >> done", *(f": line {number}" for number in range(900)), "echo two >> done"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "result"),
     [
@@ -306,6 +311,7 @@ def test_what_is_too_long_to_be_shown_needs_another_word(
     assert b"703 rows, " in ended.raw
 
 
+@pytest.mark.slow
 def test_a_long_call_may_be_seen_page_by_page_and_then_allowed(
     at_terminal: AtTerminal, write_script: WriteScript, workspace: Path
 ) -> None:
@@ -354,6 +360,7 @@ def test_another_process_shows_what_a_file_that_is_written_loses(
     assert (invoke(*answer, "--yes", "--unseen", "--no-tui").code, file.read_text()) == (0, "kept\nnew\n")
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_another_process_reads_the_container_that_waits_and_leaves_it_for_the_run(
     invoke: Invoke, write_script: WriteScript, image: str
@@ -373,6 +380,7 @@ def test_another_process_reads_the_container_that_waits_and_leaves_it_for_the_ru
     assert invoke(*answer, "--no", "--no-tui").code == 0
 
 
+@pytest.mark.slow
 def test_many_calls_are_too_much_together_and_not_one_by_one(
     at_terminal: AtTerminal, write_script: WriteScript, workspace: Path
 ) -> None:
@@ -398,6 +406,7 @@ def test_on_this_host_a_person_is_asked_about_what_is_risky(
     assert not (home / ".profile").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answers", "ran"),
     [

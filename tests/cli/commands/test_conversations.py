@@ -208,6 +208,7 @@ def test_follow_shows_what_is_new_and_ends_with_the_process_that_writes(root: Pa
     assert (following.returncode, err) == (0, b"")
 
 
+@pytest.mark.slow
 def test_follow_is_left_by_ctrl_c(start: Any, held: Any) -> None:
     assert held.poll() is None
     following = start("conversations", "show", "held", "--follow", "--json")
@@ -385,6 +386,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
 def test_an_event_with_fields_amiss_hides_neither_its_log_nor_the_others(
     root: Path, invoke: Any, body: events.EventBody

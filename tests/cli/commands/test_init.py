@@ -74,6 +74,7 @@ def test_a_new_user_is_asked_once_for_each_thing_and_the_key_is_never_shown(
     assert Settings.load().resolved_api_key() == KEY
 
 
+@pytest.mark.slow
 def test_a_wrong_key_and_an_unknown_model_are_one_line_each_and_asked_again(
     at_terminal: Callable[..., Recorded], file: Path
 ) -> None:
@@ -134,6 +135,7 @@ def test_nothing_is_written_without_a_yes(
     assert not (file.parent / "keys").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "before",
     [

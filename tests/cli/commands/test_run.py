@@ -217,6 +217,7 @@ OF_THE_SANDBOX = {"image", "network", "git", "ca_bundle"}
 CONFIGURATION = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 def test_flag_stands_above_variable_and_variable_above_file(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str

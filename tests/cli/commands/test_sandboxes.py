@@ -28,6 +28,7 @@ services:
 FETCH = "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://web:8000/debian_version\").read().decode())'"
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_trusted_projects_services_serve_its_agent(invoke: Invoke, project: Path, write_script: WriteScript) -> None:
     (project / "compose.yaml").write_text(COMPOSE)

@@ -93,6 +93,7 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "target"
 
 
+@pytest.mark.slow
 def test_what_changed_in_a_container_is_shown_and_brought_along(invoke: Invoke, tmp_path: Path, target: Path) -> None:
     middle = _work(tmp_path / "c")
     where = ("--dir", str(tmp_path / "c"))
@@ -186,6 +187,7 @@ def test_undo_diff_and_fork_cover_each_workspace_that_can_be_written(
     assert [*workspace.iterdir()] == []
 
 
+@pytest.mark.slow
 def test_at_a_terminal_a_diff_has_colours_and_nothing_of_the_agents_acts_on_it(
     at_terminal: Callable[..., Recorded], tmp_path: Path
 ) -> None:
@@ -282,6 +284,7 @@ def test_fork_names_what_the_snapshot_does_not_hold(
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a b", "bin"]
 
 
+@pytest.mark.slow
 def test_undo_and_redo_at_a_terminal_name_what_they_leave_alone_and_ask(
     at_terminal: Callable[..., Recorded], tmp_path: Path, workspace: Path
 ) -> None:

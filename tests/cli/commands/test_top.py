@@ -250,6 +250,7 @@ def test_the_process_that_uses_a_sandbox_is_named_before_the_sandbox_is_removed(
     assert questions == ["Remove sandbox ohsandbox-1, which process 1 uses, and the files in it, for good?"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_engine", "talked")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_gives_the_terminal_back(
@@ -263,6 +264,7 @@ def test_a_signal_gives_the_terminal_back(
     assert b"\x1b[?1049l" in ended.raw
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_engine")
 def test_a_row_is_deleted_only_by_what_is_typed_after_the_question(
     at_terminal: Callable[..., Recorded], talked: list[str]
@@ -278,6 +280,7 @@ def test_a_row_is_deleted_only_by_what_is_typed_after_the_question(
     assert [one.id for one in list_stored(conversations_dir())] == [talked[1]]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize("ignores", [False, True])
 def test_a_run_of_another_process_is_stopped_after_a_question(
@@ -301,6 +304,7 @@ def test_a_run_of_another_process_is_stopped_after_a_question(
     assert process.returncode == (143 if ignores else 130)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_engine")
 def test_diff_and_log_are_commands_of_ours_in_front_of_the_screen(
     at_terminal: Callable[..., Recorded], talked: list[str]

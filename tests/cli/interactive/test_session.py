@@ -74,6 +74,7 @@ def test_in_a_repository_its_mount_is_offered_before_anything_starts(
     assert "Mount this repository" not in again.scrollback
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "rows"), [(20, 6), (40, 5)])
 def test_a_tiny_terminal_shows_what_is_typed(talk: Turns, columns: int, rows: int) -> None:
     terminal = talk(("ok", None), columns=columns, rows=rows)
@@ -178,6 +179,7 @@ def test_a_file_that_is_named_with_an_at_goes_along(talk: Turns, home: Path, wor
     assert messages(home) == ["see @notes.md and @pic.png\n\nContents of notes.md:\n```\n# Notes\n```"]
 
 
+@pytest.mark.slow
 def test_history_is_there_in_the_next_session_and_is_searched(talk: Turns) -> None:
     first = talk(("ok", None))
     first.type(f"find the needle here{ENTER}").wait("Answered").wait("your turn")
@@ -213,6 +215,7 @@ def test_an_unknown_command_is_no_message(talk: Turns, home: Path) -> None:
     assert messages(home) == []
 
 
+@pytest.mark.slow
 def test_a_flood_reaches_the_scrollback_whole_while_the_person_types(talk: Turns) -> None:
     lines = [f"line {number} of many" for number in range(1500)]
     fences = ["\n".join(("```", *lines[at : at + 100], "```")) for at in range(0, len(lines), 100)]
@@ -223,6 +226,7 @@ def test_a_flood_reaches_the_scrollback_whole_while_the_person_types(talk: Turns
     assert re.findall(r"line \d+ of many", terminal.scrollback) == lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "rows"), [(40, 12), (80, 24), (250, 50)])
 def test_every_width_and_what_a_resize_leaves(talk: Turns, columns: int, rows: int) -> None:
     terminal = talk(("", "sleep 60"), columns=columns, rows=rows)
@@ -235,6 +239,7 @@ def test_every_width_and_what_a_resize_leaves(talk: Turns, columns: int, rows: i
     assert terminal.end() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("works", [False, True])
 def test_sigterm_leaves_the_terminal_as_it_was_and_says_how_to_go_on(talk: Turns, *, works: bool) -> None:
     terminal = talk(("Hello back.", None), ("", SLOW))
@@ -247,6 +252,7 @@ def test_sigterm_leaves_the_terminal_as_it_was_and_says_how_to_go_on(talk: Turns
     assert "ohsandbox run --resume" in terminal.scrollback
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("works", [False, True])
 def test_a_terminal_that_has_gone_ends_the_session(talk: Turns, *, works: bool) -> None:
     terminal = talk(("", SLOW), ("x", None))
@@ -276,6 +282,7 @@ def test_what_is_typed_before_the_sandbox_is_there_waits(talk: Turns, home: Path
     assert messages(home) == ["go", "early"]
 
 
+@pytest.mark.slow
 def test_a_session_that_is_resumed_counts_on(talk: Turns) -> None:
     first = talk(("", "true"), ("one", None))
     first.type(f"hi{ENTER}").wait("Answered").wait("your turn").type(CTRL_D)
@@ -303,6 +310,7 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch, emulator: C
     assert b"\x1b[?25l" not in terminal.raw
 
 
+@pytest.mark.slow
 def test_a_command_of_the_person_does_not_hold_what_the_agent_does(talk: Turns, workspace: Path) -> None:
     turns = ("one", "until [ -e go ]; do sleep 0.1; done"), ("two", "echo second >b"), ("Done.", None)
     terminal = talk(*turns)

@@ -62,6 +62,7 @@ def test_resume_shows_a_list_and_the_last_exchange_and_goes_on(talk: Turns, home
     assert _messages(home) == [["remember", "and now", "/exit"]]
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_undo_lists_what_it_changes_asks_and_goes_on_without_leaving(
     talk: Turns, workspace: Path, home: Path, image: str
@@ -106,6 +107,7 @@ def test_a_question_mark_at_an_empty_line_shows_the_keys_until_something_is_type
     assert terminal.end() == 0
 
 
+@pytest.mark.slow
 def test_up_takes_back_what_is_queued_to_be_edited(talk: Turns, home: Path) -> None:
     terminal = talk(("ask", "touch asked"), ("done", None), options=("--confirm", "always"))
     terminal.type(f"!sleep 60{ENTER}").wait("sleep 60").wait("Esc stops").type(f"frist{ENTER}").wait("queued: frist")
@@ -116,6 +118,7 @@ def test_up_takes_back_what_is_queued_to_be_edited(talk: Turns, home: Path) -> N
     assert _messages(home) == [["first", "/exit"]]
 
 
+@pytest.mark.slow
 def test_the_page_stays_at_its_address_when_a_new_conversation_begins(talk: Turns, home: Path) -> None:
     terminal = talk(("the first answer", None), options=("--view",), columns=200)
     [first] = home.rglob("view.json")

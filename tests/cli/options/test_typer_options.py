@@ -138,6 +138,7 @@ def test_an_option_without_effect_is_refused(invoke: Invoke, arguments: list[str
     assert told in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", ["tools", "doctor", "conversations --help"])
 def test_a_terminal_without_unicode_gets_what_it_can_show(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
@@ -146,6 +147,7 @@ def test_a_terminal_without_unicode_gets_what_it_can_show(arguments: str, monkey
     assert ended.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("arguments", ["tools", "--version", "exec --runtime cli -- true", "conversations"])
 def test_closed_streams_are_nowhere(closed: str, arguments: str) -> None:

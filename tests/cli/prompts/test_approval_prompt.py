@@ -104,6 +104,7 @@ def test_what_is_no_plain_change_is_shown_by_its_arguments(call: PendingCall) ->
     assert {f"  = {name}" for name in call.arguments} == {row.split(":")[0] for row in found if row.startswith("  = ")}
 
 
+@pytest.mark.slow
 @given(TEXTS, TEXTS)
 @example("\n" * 6 + "a", "a" + "\n" * 7)
 def test_all_that_a_replacement_does_is_shown(old: str, new: str) -> None:
@@ -180,6 +181,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
         yield runtime
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [None, {"command": "insert", "insert_line": 8, "new_str": "of before"}])
 @pytest.mark.parametrize(
     ("name", "arguments"), [(name, arguments) for name, calls in EDITS.items() for arguments in calls]

@@ -90,6 +90,7 @@ def test_calls_that_wait_end_it_with_6(invoke: Invoke, go: tuple[str, ...]) -> N
     assert (ended.code, _lines(ended.out)[-1]["status"]) == (6, "WAITING_FOR_CONFIRMATION")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_it_after_a_whole_line(
     start: Start, write_script: WriteScript, number: signal.Signals, code: int

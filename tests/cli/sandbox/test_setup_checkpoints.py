@@ -63,6 +63,7 @@ def test_inputs_that_are_too_large_to_be_read_at_each_start_keep_nothing(
     assert key(tmp_path) is None
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_setup_runs_once_until_what_it_reads_changes(invoke: Invoke, project: Path, image: str) -> None:
     (project / "requirements.txt").write_text("a")

@@ -127,6 +127,7 @@ def test_a_missing_program_is_127(at_terminal: AtTerminal) -> None:
 ENDING = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ENDING)
 def test_a_signal_to_us_ends_the_program_and_restores_the_terminal(
     at_terminal: AtTerminal, tmp_path: Path, number: int
@@ -138,6 +139,7 @@ def test_a_signal_to_us_ends_the_program_and_restores_the_terminal(
     assert not Path(f"/proc/{pid}").exists() or "zombie" in Path(f"/proc/{pid}/status").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [0, 3, 7])
 def test_modes_that_a_killed_program_leaves_are_switched_back(at_terminal: AtTerminal, cut: int) -> None:
     modes = r"\033[?1049h\033[?1000;1006h\033[?2004h\033[?25l"
@@ -148,6 +150,7 @@ def test_modes_that_a_killed_program_leaves_are_switched_back(at_terminal: AtTer
     assert {b"1000l", b"1006l", b"2004l", b"1049l", b"25h"} <= set(after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [r"\033[8m\033]0;", r"\033[?01000h", r"\016", r"\033[3;5r"])
 def test_what_follows_a_program_is_seen_whatever_it_has_left(at_terminal: AtTerminal, left: str) -> None:
     ended = at_terminal("shell", *ON_HOST, "sh", "-c", f"printf '{left}'")
@@ -219,6 +222,7 @@ def _of(answered: bytes) -> str:
     return found[1].decode()
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_in_a_container_every_byte_passes_and_nothing_of_it_is_left(at_terminal: AtTerminal, image: str) -> None:
     where = ("shell", "--image", image, "--", "python3", "-c", ECHO)
@@ -262,6 +266,7 @@ def test_a_sandbox_that_dies_is_one_line_and_exit_code_4(at_terminal: AtTerminal
     assert len(ended.raw.split(b"<ready>")[-1].strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_kept_sandbox_s_processes_go_on_and_a_second_terminal_sees_them(at_terminal: AtTerminal, image: str) -> None:
     left = "trap '' HUP; setsid sleep 4242 >/dev/null 2>&1 & echo left"
@@ -277,6 +282,7 @@ def test_a_kept_sandbox_s_processes_go_on_and_a_second_terminal_sees_them(at_ter
         subprocess.run(["docker", "rm", "-f", name], check=True, timeout=60, capture_output=True)
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_what_it_left_in_a_workspace_that_this_machine_may_run_is_told(
     at_terminal: AtTerminal, image: str, tmp_path: Path
@@ -290,6 +296,7 @@ def test_what_it_left_in_a_workspace_that_this_machine_may_run_is_told(
     assert b".vscode/tasks.json" in ended.raw
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_copy_is_worked_on_and_the_workspace_stays(at_terminal: AtTerminal, image: str, tmp_path: Path) -> None:
     workspace = tmp_path / "work"
@@ -302,6 +309,7 @@ def test_a_copy_is_worked_on_and_the_workspace_stays(at_terminal: AtTerminal, im
     assert (workspace / "file").read_text() == "before"
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_flood_costs_this_process_no_memory(at_terminal: AtTerminal, image: str) -> None:
     seen: list[int] = []

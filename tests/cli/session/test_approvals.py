@@ -43,6 +43,7 @@ def test_each_scope_is_offered_as_what_it_allows(at_terminal: AtTerminal, option
     assert b"Allow this call? [y/e/t/n/v, ? helps]" in ended.raw
 
 
+@pytest.mark.slow
 def test_the_same_call_is_not_asked_about_again_and_another_is(
     at_terminal: AtTerminal, invoke: Invoke, options: tuple[str, ...], workspace: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_approvals_are_listed_and_revoked_in_the_session(
     assert (terminal.end(), done(workspace)) == (0, "one\n"), terminal.scrollback
 
 
+@pytest.mark.slow
 def test_approvals_of_a_stored_conversation_are_listed_and_revoked(
     at_terminal: AtTerminal, invoke: Invoke, options: tuple[str, ...], workspace: Path
 ) -> None:
@@ -119,6 +121,7 @@ def test_approvals_of_a_stored_conversation_are_listed_and_revoked(
     assert (answered.code, done(workspace)) == (0, "one\ntwo\n"), answered.raw[-2000:]
 
 
+@pytest.mark.slow
 def test_an_approval_given_from_outside_holds_in_the_run_that_goes_on(
     at_terminal: AtTerminal, options: tuple[str, ...], workspace: Path
 ) -> None:

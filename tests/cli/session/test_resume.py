@@ -199,6 +199,7 @@ def test_a_killed_runs_container_is_found_again_with_directory_and_environment(
     assert [one for one in _sandboxes() if one.ours] == []  # an ordinary end removes it
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.usefixtures("no_leftovers")
 @pytest.mark.parametrize("meanwhile", ["stop", "pause"])
@@ -214,6 +215,7 @@ def test_a_terminated_runs_container_stays_and_is_started_again(  # noqa: PLR091
     assert "at deep" in _logged(home, "tool_result")[-1]["result"]["output"]
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.usefixtures("no_leftovers")
 @pytest.mark.parametrize(("checkpoints", "kept_files"), [(True, "last checkpoint"), (False, "files are lost")])
@@ -233,6 +235,7 @@ def test_where_the_container_is_gone_person_and_model_are_told(
     assert "[Exit code 0" in _logged(home, "tool_result")[-1]["result"]["output"]
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.usefixtures("no_leftovers")
 def test_a_second_ctrl_c_leaves_at_once(start: Start, write_script: WriteScript, home: Path, image: str) -> None:

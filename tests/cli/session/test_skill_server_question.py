@@ -98,6 +98,7 @@ def test_yes_starts_them_and_stands_among_the_approvals(
     assert stored["scope"]["names"] == ["odd"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "typed",
     [b"\n", b"n\n", b"yes please\n", b"\x04", b"\x1b[200~y\x1b[201~\n"],
@@ -120,6 +121,7 @@ def test_interrupt_at_the_question_starts_nothing(
     assert not (workspace / "started").exists()
 
 
+@pytest.mark.slow
 def test_resumed_run_asks_only_where_the_definition_has_changed_or_the_approval_is_gone(
     at_terminal: AtTerminal, invoke: Invoke, here: tuple[str, ...], workspace: Path
 ) -> None:
@@ -132,6 +134,7 @@ def test_resumed_run_asks_only_where_the_definition_has_changed_or_the_approval_
     assert ASKED in at_terminal(*again, answers=[(ASKED, b"\n")]).raw
 
 
+@pytest.mark.slow
 def test_a_long_command_line_stays_behind_the_gutter(
     at_terminal: AtTerminal, here: tuple[str, ...], workspace: Path
 ) -> None:
@@ -182,6 +185,7 @@ def test_never_says_nothing_of_them(at_terminal: AtTerminal, here: tuple[str, ..
     assert not (workspace / "started").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_in_a_container_a_yes_starts_a_real_server_inside_the_sandbox(
     at_terminal: AtTerminal, write_script: WriteScript, workspace: Path, image: str, home: Path

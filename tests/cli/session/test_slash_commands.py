@@ -90,6 +90,7 @@ def test_why_says_what_the_last_call_that_failed_said(talk: Talk, write_script: 
     assert rows[rows.index(failing) :][:7] == [failing, "exit 3", "  6", "  7", "  8", "  9", "  no such thing"]
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize(
     ("network", "told"), [("none", "has no network"), ("allowlist", "reaches the hosts on its list alone, by a proxy")]
@@ -329,6 +330,7 @@ def _in_container(image: str, *more: str) -> tuple[str, ...]:
     return ("--image", image, "--no-tui", *more)
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_undo_and_redo_go_back_and_forth_in_a_container(
     talk: Talk, write_script: WriteScript, home: Path, image: str
@@ -363,6 +365,7 @@ def test_a_fork_on_the_command_line_is_resumed_where_its_files_are(
     assert (tmp_path / "copy" / "a").read_text() == "one\n"
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_clear_keeps_the_sandbox_and_a_fork_has_its_own(talk: Talk, write_script: WriteScript, image: str) -> None:
     model = write_script(*_edit("one", "echo kept >a; export COLOUR=green; cat a"))
@@ -409,6 +412,7 @@ def test_a_blocked_host_is_a_line_and_is_allowed_at_once_also_for_who_resumes(
     assert "network: packages, a.example.org" in resumed.out + resumed.err
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_at_a_terminal_undo_asks_and_puts_the_files_of_a_workspace_back(
     at_terminal: Callable[..., Recorded], write_script: WriteScript, tmp_path: Path, image: str

@@ -76,6 +76,7 @@ def test_a_file_that_only_narrows_needs_no_trust(invoke: Invoke, project: Path) 
     assert trusted() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "is_trusted"), [(b"y\n", True), (b"\n", False), (b"n\n", False), (b"\x1b[200~y\n\x1b[201~\n", False)]
 )

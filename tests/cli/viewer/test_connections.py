@@ -88,6 +88,7 @@ def test_another_users_connection_is_closed_unread(client: Client) -> None:
         assert own.recv(8) == b"HTTP/1.1"
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize("knows_users", [True, False], ids=["users are known", "users are not known"])
 @pytest.mark.parametrize("holds", [False, True], ids=["closed", "held open"])

@@ -66,6 +66,7 @@ def allow_on_page(address: str) -> None:
         pass  # it was shown too short a time
 
 
+@pytest.mark.slow
 def test_without_a_terminal_a_run_waits_for_its_page(options: tuple[str, ...], start: Start, tmp_path: Path) -> None:
     process = start("run", "go", "--no-tui", *options)
     assert process.stderr is not None
@@ -100,6 +101,7 @@ def test_view_in_a_session_serves_its_page_and_that_of_the_next_conversation(
     assert "Too many words" in ended.out + ended.err
 
 
+@pytest.mark.slow
 def test_view_names_the_page_of_a_run_that_serves_one(
     options: tuple[str, ...], start: Start, invoke: Invoke, capfd: Any
 ) -> None:

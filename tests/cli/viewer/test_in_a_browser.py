@@ -66,6 +66,7 @@ def test_markup_that_came_through_would_do_nothing(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["usual", "hostile"])
 @pytest.mark.parametrize("dark", [False, True])
 def test_axe_finds_nothing_serious(
@@ -144,6 +145,7 @@ def test_the_theme_is_switched(browser: Chromium, address: Callable[..., str]) -
     assert browser.evaluate("getComputedStyle(document.body).backgroundColor") != dark
 
 
+@pytest.mark.slow
 def test_of_ten_thousand_events_what_is_far_away_is_not_made(browser: Chromium, address: Callable[..., str]) -> None:
     browser.open(address("long", 10_000))
     browser.frame()

@@ -375,6 +375,7 @@ def test_a_person_watches_and_allows_in_a_browser(browser: Chromium, tmp_path: P
     browser.wait_for("document.getElementById('state').textContent.includes('closed')")
 
 
+@pytest.mark.slow
 def test_what_was_changed_in_all_is_looked_at_when_somebody_unfolds_it(
     browser: Chromium, tmp_path: Path, axe: str
 ) -> None:
@@ -438,6 +439,7 @@ def test_no_text_of_a_call_passes_for_a_row_of_the_question(browser: Chromium, t
         assert browser.evaluate(f"{lefts}.flatMap((all) => [...all].map((box) => box.left)).every((left) => left > 60)")
 
 
+@pytest.mark.slow
 def test_each_question_opens_at_its_top_and_is_answered_after_all_of_it_was_shown_in_front(
     browser: Chromium, tmp_path: Path
 ) -> None:
@@ -496,6 +498,7 @@ def test_the_page_shows_what_a_file_that_is_written_loses(browser: Chromium, tmp
         assert browser.evaluate(colour) != browser.evaluate("getComputedStyle(document.body).color")
 
 
+@pytest.mark.slow
 def test_an_open_page_follows_the_session_to_its_next_conversation(browser: Chromium, tmp_path: Path) -> None:
     at = PageAddress(is_followed=lambda: True)
     first, _ = talk(tmp_path / "one", answer("The first answer."))

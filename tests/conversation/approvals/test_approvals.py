@@ -264,6 +264,7 @@ def kill_at(tmp_path: Path, point: str) -> None:
     assert ended.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["tool_call a", "tool_call c", "status_update WAITING_FOR_CONFIRMATION"])
 def test_killed_while_it_waits_it_waits_still(tmp_path: Path, point: str) -> None:
     kill_at(tmp_path, point)
@@ -274,6 +275,7 @@ def test_killed_while_it_waits_it_waits_still(tmp_path: Path, point: str) -> Non
     assert NEVER in messages[-1]["content"]
 
 
+@pytest.mark.slow
 def test_killed_between_the_answer_and_the_run_it_runs_once(tmp_path: Path) -> None:
     kill_at(tmp_path, "answered")
     runtime = RecordingRuntime()

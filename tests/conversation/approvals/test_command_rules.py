@@ -320,6 +320,7 @@ def seconds(piece: str, chars: int) -> float:
     return sum(os.times()[:4]) - began
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(6))
 def test_four_times_the_text_takes_no_ten_times_the_time(first: int) -> None:
     taken = {piece: (seconds(piece, 3_000), seconds(piece, 12_000)) for piece in SEEDS[first::6]}
@@ -363,6 +364,7 @@ def test_of_daily_work_at_most_8_percent_ask_under_risky() -> None:
     assert len(asking) <= 0.08 * len(DAILY), asking
 
 
+@pytest.mark.slow
 def test_of_daily_work_at_most_15_percent_ask_under_medium() -> None:
     asking = [command for command in DAILY if risk_of(command)]
     assert len(asking) <= 0.15 * len(DAILY), asking

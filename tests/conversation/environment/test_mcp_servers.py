@@ -124,6 +124,7 @@ def test_a_server_that_is_not_there_is_told_to_the_model_and_the_person(tmp_path
         assert model.offered == [["finish", "echo"]]
 
 
+@pytest.mark.slow
 def test_a_slow_server_blocks_nobody_and_its_tools_come_later(
     tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

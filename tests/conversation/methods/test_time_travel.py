@@ -63,6 +63,7 @@ def test_undo_in_a_container_gives_a_sandbox_with_the_files_of_then(tmp_path: Pa
         assert "The user went to this point" in told
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_what_undo_leaves_alone_is_told_in_the_new_conversation(tmp_path: Path) -> None:
     work = tmp_path / "work"
@@ -89,6 +90,7 @@ def test_what_was_not_kept_cannot_be_undone(tmp_path: Path) -> None:
             conversation.undo("1")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_sandbox_that_is_handed_over_is_resumed_by_its_new_conversation_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

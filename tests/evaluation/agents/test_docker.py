@@ -150,6 +150,7 @@ def test_the_model_works_as_the_user_of_the_step_and_cannot_forge_its_own_log(tm
     assert (agent / "logs/conversation/x/sdk_events.jsonl").read_text() == "forged\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["sleep 600", "trap '' INT TERM HUP; while :; do sleep 1; done"])
 def test_cancelled_an_agent_at_work_ends_with_its_log_whole(tmp_path: Path, command: str) -> None:
     task = the_task(tmp_path)

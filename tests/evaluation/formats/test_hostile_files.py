@@ -33,6 +33,7 @@ def changed(draw: Any, base: dict[str, Any], other_keys: tuple[str, ...] = ()) -
     return {**base, **{key: draw(VALUES) for key in keys}}
 
 
+@pytest.mark.slow
 @SLOW
 @given(data=st.data())
 def test_values_of_any_kind_are_problems_or_tasks(tmp_path: Path, data: st.DataObject) -> None:

@@ -124,6 +124,7 @@ def test_a_partial_report_says_so(tmp_path: Path) -> None:
     assert "No trial has a verdict." in page
 
 
+@pytest.mark.slow
 def test_a_browser_runs_our_script_and_no_other(page: str, tmp_path: Path) -> None:
     if PROGRAM is None:
         lacking("no chromium on this machine: apt-get install chromium")

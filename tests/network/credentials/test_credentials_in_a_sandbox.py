@@ -64,6 +64,7 @@ def test_a_request_from_inside_arrives_with_the_key(image: str, host: tuple[TlsH
     assert allowed == [HOST]
 
 
+@pytest.mark.slow
 def test_a_bound_workspace_has_it_too(host: tuple[TlsHost, Path], tmp_path: Path) -> None:
     there, bundle = host
     place = tmp_path / "work"
@@ -130,6 +131,7 @@ def _command_lines() -> Iterator[bytes]:
             yield path.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_sandbox_that_was_set_back_is_answered_as_before(host: tuple[TlsHost, Path]) -> None:
     there, bundle = host
     with DockerRuntime(IMAGE, credentials=[f"{HOST}=env:TOKEN"], ca_bundle=bundle) as runtime:

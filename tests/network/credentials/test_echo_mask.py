@@ -38,6 +38,7 @@ def lengths(mask: EchoMask | WebSocketMask, steps: Iterable[bytes | None]) -> li
     return [len(mask.tick() if step is None else mask.feed(step)) for step in steps] + [len(mask.flush())]
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(steps=STEPS, kind=st.sampled_from([EchoMask, WebSocketMask]), other=st.sampled_from(OTHER_KEYS))
 @example(steps=[b"sk-Zx81k", None, None, b"Q0"], kind=EchoMask, other=OTHER_KEYS[0])
@@ -48,6 +49,7 @@ def test_what_comes_out_when_is_the_same_for_every_key(
     assert lengths(mine, steps) == lengths(others, steps)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(steps=st.lists(st.builds(frame, TEXT, st.sampled_from([0, 1, 2, 9]), final=st.booleans()), max_size=8))
 def test_what_comes_out_of_frames_is_the_same_for_every_key(steps: list[bytes]) -> None:
@@ -104,6 +106,7 @@ def test_what_is_held_back_is_bounded() -> None:
     assert 1_000_000 - len(out) <= 2 * MAX_ENCODED_BYTES
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(value=st.text(string.ascii_letters + string.digits + string.punctuation, min_size=8, max_size=60))
 def test_no_encoding_of_a_value_has_a_byte_after_which_a_body_passes(value: str) -> None:

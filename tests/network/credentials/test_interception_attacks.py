@@ -138,6 +138,7 @@ async def test_http_2_is_never_agreed_on() -> None:
         assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 async def test_requests_of_any_bytes_arrive_as_requests_for_this_host_or_not_at_all(seed: int) -> None:
     chance = random.Random(seed)
@@ -269,6 +270,7 @@ async def test_the_host_is_asked_for_nothing_compressed() -> None:
     assert host.seen[0].all("accept-encoding") == ["identity"]
 
 
+@pytest.mark.slow
 async def test_a_body_of_any_size_is_never_in_memory_as_a_whole() -> None:
     size, piece = 64 << 20, bytes(64 << 10)
 

@@ -150,6 +150,7 @@ async def test_what_is_no_hello_is_refused_as_soon_as_it_shows(data: bytes) -> N
         await asyncio.wait_for(read_client_hello(reader), 5)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=300))
 @settings(max_examples=500, deadline=None)
 def test_nothing_but_its_own_error_comes_of_any_bytes(data: bytes) -> None:

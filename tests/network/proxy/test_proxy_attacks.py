@@ -429,6 +429,7 @@ async def test_bytes_beyond_the_budget_end_the_connection(budgets: NetworkBudget
         writer.close()
 
 
+@pytest.mark.slow
 async def test_thousands_of_connections_leave_nothing_behind() -> None:
     async with world(GOOD, servers={80: echo_http}, budgets=NetworkBudgets(connections=50)) as outside:
         before = len(asyncio.all_tasks())
@@ -472,6 +473,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(PIECES, PIECES, st.binary(max_size=6)), max_size=25))
 @settings(max_examples=400, deadline=None)
 def test_any_bytes_are_a_request_or_are_refused(pieces: list[bytes]) -> None:

@@ -163,6 +163,7 @@ async def test_a_program_that_ends_at_once_is_an_error_and_started_again_after_a
     await tunnel.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.one_of(
     st.binary(max_size=40),

@@ -222,6 +222,7 @@ def test_a_command_over_the_memory_limit_dies_and_the_sandbox_lives(sandbox: Any
     assert sh(runtime, "echo alive").out == "alive\n"
 
 
+@pytest.mark.slow
 def test_channels_leave_neither_descriptors_nor_threads(runtime: Any, sh: Any) -> None:
     for _ in range(15):  # until docker-py's pool of ten idle connections is full
         sh(runtime, ":")
@@ -233,6 +234,7 @@ def test_channels_leave_neither_descriptors_nor_threads(runtime: Any, sh: Any) -
     assert after[1] == before[1]
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize(
     "target", ["/proc/self/fd/8", "/proc/self/fd/7/../../..", "/proc/1/cwd", "/nosuch", "/etc/passwd"]

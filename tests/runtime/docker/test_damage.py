@@ -37,6 +37,7 @@ def _collect_here() -> Iterator[None]:
     gc.collect()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", ["debian", "busybox"])
 @pytest.mark.parametrize("how", ["rm -f $(command -v dd)", "ln -sf /bin/true $(command -v dd)"], ids=["gone", "fake"])
 def test_without_dd_every_byte_goes_in_and_out(sandbox: Any, base: str, how: str) -> None:
@@ -67,6 +68,7 @@ def test_a_worker_that_has_lost_dd_meanwhile_serves_on(sandbox: Any) -> None:
     assert place.read_bytes("/root/file") == b"third"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mkfifo", "cat"])
 def test_what_a_shell_needs_and_the_image_lacks_is_named_at_the_first_command(
     image: Callable[..., str], sandbox: Any, name: str
@@ -89,6 +91,7 @@ def test_a_tool_that_a_file_operation_needs_is_named_and_nothing_is_written(sand
         place.read_bytes("/etc/passwd")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
@@ -186,6 +189,7 @@ def test_a_peak_of_processes_that_passes_costs_no_restart(
     assert "was restarted" not in str(place.take_notices())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -228,6 +232,7 @@ def test_a_container_restarted_from_outside_goes_on_with_its_files(sandbox: Any,
     assert place.run(["echo", "hi"]).stdout == b"hi\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_run", [False, True], ids=["execute", "run"])
 def test_a_kill_of_the_container_that_its_engine_shows_late_is_no_exit_code(
     sandbox: Any, monkeypatch: pytest.MonkeyPatch, *, by_run: bool
@@ -270,6 +275,7 @@ def test_a_foreign_container_is_not_restarted_by_us(foreign: Callable[..., str])
         assert began.stdout == after.stdout
 
 
+@pytest.mark.slow
 def test_resuming_is_ready_only_when_a_process_can_start() -> None:
     with DockerRuntime(DEBIAN, conversation="damaged-one") as first:
         first.write_bytes("/root/kept", b"kept")
@@ -303,6 +309,7 @@ kill -9 $(cd /proc; grep -ls OHSANDBOX_KEEPER=1 [0-9]*/environ | cut -d/ -f1)
 shell goes on, reads the end of its input, and exits with 0, long before the end of their stream is seen outside."""
 
 
+@pytest.mark.slow
 def test_a_shell_that_is_left_alone_is_told_as_killed_and_never_as_a_success(sandbox: Any) -> None:
     place = sandbox()
     place.execute("cd /tmp")
@@ -315,6 +322,7 @@ def test_a_shell_that_is_left_alone_is_told_as_killed_and_never_as_a_success(san
 _NONCE = '"$(echo "$2" | grep -o "[0-9a-f]\\{16\\}" | sed q)"'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script",
     [
@@ -351,6 +359,7 @@ def test_a_shell_whose_directory_cannot_be_entered_says_where_it_is(sandbox: Any
     assert place.execute("cd /tmp; pwd").notice is None
 
 
+@pytest.mark.slow
 @pytest.mark.one_engine
 def test_a_shell_without_job_control_is_refused_by_name_and_runs_processes(sandbox: Any) -> None:
     place = sandbox("ohsandbox-base:shell-posh")
@@ -372,6 +381,7 @@ def test_data_that_a_failed_call_left_unread_is_not_run_as_a_command(sandbox: An
     assert place.run(["ls", "/tmp"]).stdout == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fake", ["exit 0", "read -r line; echo $line"], ids=["reads-nothing", "reads-a-line"])
 def test_data_that_a_replaced_dd_left_unread_is_no_command_and_no_success(sandbox: Any, fake: str) -> None:
     place = sandbox()
@@ -397,8 +407,15 @@ def test_a_replaced_mv_is_no_success(sandbox: Any) -> None:
     assert place.read_bytes("/root/old") == b"new"
 
 
-@pytest.mark.parametrize("base", ["debian", "busybox"])
-@pytest.mark.parametrize("damage", ["rm -rf /run/ohs/*", "kill -STOP $$", "kill -STOP -1"])
+@pytest.mark.parametrize("base", ["debian", pytest.param("busybox", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param("rm -rf /run/ohs/*", marks=pytest.mark.slow),
+        "kill -STOP $$",
+        pytest.param("kill -STOP -1", marks=pytest.mark.slow),
+    ],
+)
 def test_a_command_without_a_limit_that_takes_its_own_shell_away_returns(sandbox: Any, base: str, damage: str) -> None:
     place = sandbox(f"ohsandbox-base:{base}")
     for session in ("main", "other"):
@@ -422,6 +439,7 @@ def test_another_user_gains_nothing_by_the_name_of_a_removed_session(sandbox: An
     assert place.run(["ls", "/root"]).stdout == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", ["rm /etc/passwd; mkfifo /etc/passwd", "mkfifo /root/f; ln -sf /root/f /etc/group"], ids=["fifo", "link"]
 )
@@ -440,6 +458,7 @@ def test_a_sandbox_whose_start_the_engine_would_wait_for_is_not_started_and_goes
     assert gone.returncode == 1
 
 
+@pytest.mark.slow
 def test_a_process_that_the_engine_would_wait_for_is_given_up_and_holds_no_checkpoint(
     sandbox: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,6 +472,7 @@ def test_a_process_that_the_engine_would_wait_for_is_given_up_and_holds_no_check
     shell.close()
 
 
+@pytest.mark.slow
 def test_the_engine_is_not_asked_for_files_while_a_process_could_swap_them(
     sandbox: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ def runtime(private: PrivateEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator
         yield started
 
 
+@pytest.mark.slow
 def test_an_engine_that_stops_in_mid_process_is_never_success_and_comes_back(
     private: PrivateEngine, runtime: DockerRuntime, sh: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +116,7 @@ def test_an_engine_that_stops_in_mid_process_is_never_success_and_comes_back(
     assert sh(runtime, "cat /root/file").out == "kept\n"
 
 
+@pytest.mark.slow
 def test_a_frozen_engine_is_waited_for_and_nothing_runs_twice(
     private: PrivateEngine, runtime: DockerRuntime, sh: Any
 ) -> None:
@@ -126,6 +128,7 @@ def test_a_frozen_engine_is_waited_for_and_nothing_runs_twice(
     assert sh(runtime, "cat /root/count").out == "once\n"
 
 
+@pytest.mark.slow
 def test_closing_without_an_engine_leaves_the_container_to_gc(
     private: PrivateEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -116,6 +116,7 @@ def test_the_connector_has_no_right_and_only_root_can_end_it(
     assert until_it_answers(here.port) == b"from the host"
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_ports_outlast_a_restart_a_restore_and_the_death_of_everything_inside(
     sandbox: Callable[..., DockerRuntime], host_service: int

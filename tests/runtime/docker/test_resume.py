@@ -119,6 +119,7 @@ def test_what_a_killed_process_left_is_found_with_its_files_and_without_its_proc
     assert not [one for one in DockerInventory(engine).list_sandboxes() if one.ours and one.conversation == "talk"]
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_what_is_taken_up_keeps_cache_profile_user_variables_and_platform(engine: Engine) -> None:
     made: dict[str, Any] = {
@@ -145,6 +146,7 @@ def test_what_is_taken_up_keeps_cache_profile_user_variables_and_platform(engine
             assert caches.remove(engine, one.name)
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_one_that_was_never_worked_in_is_removed_as_before(engine: Engine) -> None:
     run_killed_owner(hold=False)
@@ -168,6 +170,7 @@ def test_each_difference_to_what_is_asked_is_told_and_the_container_stays_as_it_
         runtime.close()
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_container_without_todays_limit_on_a_files_size_is_taken_up_and_that_is_told() -> None:
     run_killed_owner(limits=SandboxLimits(file_bytes=None))
@@ -238,6 +241,7 @@ BEATS = (
 """In the background, in a session of its own, without our mark: what nobody would find."""
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize("owner", [0, 12345])
 def test_what_a_killed_process_left_does_not_go_on_changing_a_workspace(
@@ -262,6 +266,7 @@ def test_what_a_killed_process_left_does_not_go_on_changing_a_workspace(
         runtime.close()
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_one_that_is_resumed_at_once_is_ended_first(engine: Engine, tmp_path: Path) -> None:  # noqa: ARG001
     workspace = tmp_path / "project"
@@ -302,6 +307,7 @@ def test_with_keep_it_goes_on(engine: Engine, tmp_path: Path) -> None:
     engine.api.remove_container(f"ohsandbox-{tmp_path.name[-20:]}", force=True)
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_the_end_of_all_processes_does_not_end_the_watch(engine: Engine, tmp_path: Path) -> None:
     workspace = tmp_path / "project"

@@ -30,6 +30,7 @@ def test_importing_the_package_does_not_import_docker() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_timeout_ends_its_own_daemons_of_another_user_and_nobody_elses() -> None:
     daemon = "su nobody -s /bin/sh -c 'setsid sleep {} >/dev/null 2>&1 &'; sleep 60"
     running = "for f in /proc/[0-9]*/cmdline; do tr '\\000' ' ' <$f; echo; done 2>/dev/null | grep '^sleep [0-9]*4 '"
@@ -160,6 +161,7 @@ def test_a_container_with_an_environment_that_shells_cannot_carry_is_not_joined(
         DockerRuntime(attach=name).start()
 
 
+@pytest.mark.slow
 def test_the_largest_environment_outlives_a_shell(sandbox: Any) -> None:
     runtime = sandbox(env={f"V{number}": "x" * 100 for number in range(4000)})
     assert runtime.execute("export MINE=1; exit 3", timeout_s=30).exit_code == 3

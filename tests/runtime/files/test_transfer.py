@@ -303,6 +303,7 @@ def test_a_symlink_whose_target_no_system_takes_is_left_out(
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["f"]
 
 
+@pytest.mark.slow
 def test_words_of_global_headers_are_not_kept(fake: FakeRuntime, tar_is: Callable[[str], None], tmp_path: Path) -> None:
     raw = io.BytesIO()
     for number in range(30):

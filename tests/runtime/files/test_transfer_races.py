@@ -74,6 +74,7 @@ def files_below(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_download_is_not_redirected_by_exchanged_names(fake: FakeRuntime, workspace: Path, outside: Path) -> None:
     fake.run(["sh", "-c", "mkdir -p tree/d && cd tree/d && for i in $(seq 800); do echo evil >$i; done"])
     target = workspace / "out"

@@ -14,6 +14,7 @@ from ohsandbox.runtime.process.invocation import NEWLINE, check_env_names, quote
 WORDS = st.lists(st.binary().filter(lambda raw: b"\0" not in raw) | st.sampled_from([b"'", b"\n", b"'\n'\"", b"$x`"]))
 
 
+@pytest.mark.slow
 @given(st.binary().filter(lambda raw: b"\0" not in raw))
 def test_a_quoted_word_holds_no_newline(raw: bytes) -> None:
     assert b"\n" not in quote(raw)

@@ -100,7 +100,9 @@ def _typed(runtime: Runtime, numbers: list[int], shell: str) -> dict[int, tuple[
 
 
 @pytest.mark.docker
-@pytest.mark.parametrize("image", SHELLS)
+@pytest.mark.parametrize(
+    "image", [pytest.param(image, marks=() if image == "debian" else pytest.mark.slow) for image in SHELLS]
+)
 def test_an_odd_line_ends_as_if_it_were_typed(image: str) -> None:
     numbers = random.Random(image).sample(range(len(CASES)), SAMPLE)
     ended = {}

@@ -208,6 +208,7 @@ def test_an_idle_shell_that_answers_is_finished(told: Told) -> None:
     assert told.watched(WaitOptions(5), "idle") is WaitOutcome.FINISHED
 
 
+@pytest.mark.slow
 def test_what_ended_while_this_process_was_stopped_has_not_run_out_of_time(tmp_path: Path) -> None:
     lines = (
         "from ohsandbox import CLIRuntime",

@@ -312,6 +312,7 @@ def test_an_object_that_is_mostly_a_hole_does_not_fill_the_disk(project: Path) -
         pass
 
 
+@pytest.mark.slow
 def test_an_object_that_is_small_on_disk_and_large_in_memory_is_not_read(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

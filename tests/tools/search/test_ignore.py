@@ -45,6 +45,7 @@ def test_rules_and_names_cannot_keep_the_host_busy() -> None:
         tree.kept([("", "/".join(["a"] * 1500)), ("", "a" * 255)])
 
 
+@pytest.mark.slow
 def test_more_rules_than_can_be_compiled_in_time_are_told() -> None:
     rules = b"".join(b"a%d?b*\n" % number for number in range(3000))
     with pytest.raises(ToolError, match="took too long"):

@@ -108,6 +108,7 @@ def test_label_is_one_line() -> None:
         runtime.checkpoint("a\nb")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("engine")
 def test_checkpoints_and_processes_that_start_meanwhile_do_not_hang_the_engine() -> None:
     place = DockerRuntime(IMAGE).start()
@@ -165,6 +166,7 @@ def test_gc_removes_the_checkpoints_of_a_conversation_that_was_deleted(engine: E
     assert [record.id for record in checkpoint_images.records(engine)] == [kept_one.id]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["moved", "a dangling link", "a file in its place"])
 def test_gc_keeps_and_lists_the_checkpoints_of_a_conversation_that_cannot_be_found(
     engine: Engine, owner: Path, how: str

@@ -72,6 +72,7 @@ def test_a_setup_is_kept_for_the_same_image_options_user_and_key(
         engine.api.remove_image(tag)
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.one_engine
 def test_what_setup_left_in_a_workspace_must_be_there_and_a_copy_must_be_the_same(

@@ -96,6 +96,7 @@ def test_a_closed_tcp_port_is_refused() -> None:
     assert "connection refused" in refusal("tcp://127.0.0.1:9")
 
 
+@pytest.mark.slow
 def test_a_socket_that_never_answers_is_given_up_within_ten_seconds(fake_engine: Callable[[bytes | None], str]) -> None:
     host, began = fake_engine(None), time.monotonic()
     assert "does not answer within 8 s" in refusal(host)

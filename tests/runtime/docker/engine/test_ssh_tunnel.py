@@ -290,6 +290,7 @@ def _cut(tunnel: ssh_tunnel.SshTunnel) -> None:
     process.wait(60)
 
 
+@pytest.mark.slow
 @needs_server
 @pytest.mark.docker
 @pytest.mark.one_engine

@@ -61,7 +61,7 @@ def context(tmp_path: Path, engine: Engine) -> Iterator[Callable[..., Path]]:
         engine.api.remove_image(image["Id"], force=True)
 
 
-@pytest.fixture(params=["buildkit", "classic"])
+@pytest.fixture(params=["buildkit", pytest.param("classic", marks=pytest.mark.slow)])
 def builder(request: pytest.FixtureRequest, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> str:
     """BuildKit, and the engine's own as where there is no docker client."""
     if request.param == "classic":
@@ -233,6 +233,7 @@ async def test_an_astart_that_is_cancelled_does_not_wait_for_the_build(context: 
     assert not runtime.is_alive()
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_who_resumes_finds_the_sandbox_of_another_content_and_without_it_the_image(
     context: Callable[..., Path], engine: Engine
@@ -336,6 +337,7 @@ def test_the_last_pattern_that_names_a_path_or_a_directory_above_it_decides(
     assert sorted(kept_paths(tmp_path, [line for line in lines if not line.startswith("#")])) == kept.split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hostile", ["a*" * 30_000 + "b", "**/a/" * 12_000 + "x", "[a-z]*" * 10_000 + "/"])
 def test_no_pattern_takes_long(tmp_path: Path, hostile: str) -> None:
     with contextlib.chdir(tmp_path):
@@ -409,6 +411,7 @@ def test_a_build_that_cannot_be_is_refused_without_an_engine(
 LAYER = "RUN dd if=/dev/zero of=/filler-{0} bs=1048576 count=4 2>/dev/null\n"
 
 
+@pytest.mark.slow
 def test_images_of_ours_are_kept_under_a_budget_the_least_recently_used_goes(
     context: Callable[..., Path], engine: Engine
 ) -> None:

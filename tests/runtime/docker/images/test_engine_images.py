@@ -168,6 +168,7 @@ def test_a_refusal_is_not_tried_again(monkeypatch: pytest.MonkeyPatch, text: str
     assert left == ["second"]
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_pull_that_is_cancelled_ends_though_the_registry_is_silent(engine: Engine) -> None:
     cancel = threading.Event()

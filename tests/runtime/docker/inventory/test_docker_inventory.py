@@ -109,6 +109,7 @@ def test_a_killed_owners_sandbox_is_removed_even_between_create_and_start(engine
     assert DockerInventory(engine).collect_garbage() == []
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize("options", [{}, {"conversation": "to-be-resumed"}])
 def test_the_locks_in_a_killed_owners_workspace_are_removed(

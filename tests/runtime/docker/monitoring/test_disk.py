@@ -131,6 +131,7 @@ def test_what_fills_the_workspaces_disk_is_killed_before_it_is_full(
         assert time.monotonic() < deadline
 
 
+@pytest.mark.slow
 @needs_mounts
 @pytest.mark.docker
 def test_what_uses_up_the_inodes_is_killed(inside: Callable[..., DockerRuntime]) -> None:
@@ -155,6 +156,7 @@ for directory in range(1000):
 """Makes 15 MB of directory blocks for each two inodes."""
 
 
+@pytest.mark.slow
 @needs_mounts
 @pytest.mark.docker
 @pytest.mark.parametrize(
@@ -183,6 +185,7 @@ def test_what_fills_the_disk_with_directories_and_names_is_killed(
     assert other.execute('kill -0 "$(cat pid)" && echo $X').output == "kept\n"
 
 
+@pytest.mark.slow
 @needs_mounts
 @pytest.mark.docker
 def test_only_the_sandbox_that_writes_is_stopped(
@@ -202,6 +205,7 @@ def test_only_the_sandbox_that_writes_is_stopped(
     assert told.output == "kept\n"
 
 
+@pytest.mark.slow
 @needs_mounts
 @pytest.mark.docker
 def test_a_run_in_the_background_is_found_and_the_next_result_tells(inside: Callable[..., DockerRuntime]) -> None:

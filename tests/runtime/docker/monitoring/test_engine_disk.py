@@ -78,6 +78,7 @@ def test_a_sandbox_does_not_fill_the_engines_disk(private: PrivateEngine) -> Non
         assert writer.execute("rm /big && echo freed").output == "freed\n"
 
 
+@pytest.mark.slow
 def test_a_sandbox_whose_engine_is_asked_from_inside_is_stopped_too(private: PrivateEngine) -> None:
     """As where the engine is on another machine."""
     with DockerRuntime(IMAGE, limits=SandboxLimits(free_bytes=0)) as runtime:
@@ -117,6 +118,7 @@ def notices_until(runtime: DockerRuntime, words: str) -> str:
     return notices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "service",
     [
@@ -149,6 +151,7 @@ def test_a_service_that_fills_the_engines_disk_is_stopped_and_named_in_the_next_
         assert runtime._require_sandbox().pod.ended() == []  # type: ignore[union-attr]  # it is not started again
 
 
+@pytest.mark.slow
 def test_a_service_that_fills_the_disk_at_once_is_stopped_and_the_sandbox_serves(private: PrivateEngine) -> None:
     flood = Service("flood", image=IMAGE, command=["sh", "-c", "yes >/big"], ports=PORT)
     with DockerRuntime(IMAGE, limits=FLOOR, services=[flood]) as runtime:
@@ -158,6 +161,7 @@ def test_a_service_that_fills_the_disk_at_once_is_stopped_and_the_sandbox_serves
         assert disk_space.measure(private.directory / "data").free_bytes > 50 * MIB
 
 
+@pytest.mark.slow
 def test_a_service_whose_image_has_no_shell_is_stopped_too(private: PrivateEngine) -> None:
     with DockerRuntime(IMAGE) as runtime:
         program = runtime.read_bytes("/bin/busybox")

@@ -63,6 +63,7 @@ def trial_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Disk], bool]:
     return fills
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.1, 0.5])
 @pytest.mark.parametrize("period_s", [0.05, 0.1, 0.36, 0.4, 1.0, 5.0])
 def test_a_sandbox_is_innocent_while_another_program_writes_in_phases(

@@ -129,6 +129,7 @@ def test_a_kernel_of_its_own_has_no_cache(tmp_path: Path) -> None:
     assert not (tmp_path / "home" / "caches").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.skipif(os.getuid() != 0, reason="a file system of our own needs root")
 @pytest.mark.one_engine
@@ -234,6 +235,7 @@ the files' times in it a package has 700 bytes or, of 40 times in two, 704.
 """
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_two_sandboxes_install_with_apt_at_the_same_moment_and_each_has_what_the_other_fetched() -> None:
     with DockerRuntime(IMAGE, cache="apt-test") as one, DockerRuntime(IMAGE, cache="apt-test") as two:

@@ -108,6 +108,7 @@ def clone(project: Path) -> Path:
     return owned(project.parent / "clone")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make_index",
     [
@@ -348,6 +349,7 @@ def test_what_stood_for_a_missing_program_goes_with_the_last_sandbox_and_a_chang
     assert not (project / "inc").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["", "tree", "libs/sub"])
 def test_git_adds_no_file_that_stands_for_a_missing_one(project: Path, place: str) -> None:
     exclude = Path(host_git(project / place, "rev-parse", "--git-path", "info/exclude").strip())
@@ -391,6 +393,7 @@ def part(project: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return part
 
 
+@pytest.mark.slow
 def test_what_stands_for_a_missing_file_is_not_seen_by_a_repository_outside(part: Path, tmp_path: Path) -> None:
     trees = [directory for directory in tmp_path.iterdir() if directory.name != "state"]
     before = tree_of(*trees)
@@ -581,6 +584,7 @@ def test_a_hard_link_to_what_git_runs_cannot_be_written(sandbox: Any, sh: Any, p
     assert (project / "canary-ran").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize("git", ["guarded", "rw"])
 def test_git_reads_no_objects_from_where_a_sandbox_says(sandbox: Any, sh: Any, project: Path, git: str) -> None:
@@ -724,6 +728,7 @@ def test_what_git_runs_from_a_directory_of_packages_is_told_first_and_packages_c
     assert runtime.workspace_changes().changes == ()
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize("git", ["guarded", "rw"])
 @pytest.mark.parametrize("name", ["libs/sub", "libs/new"])
@@ -903,6 +908,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize("git", ["guarded", "ro"])
 def test_a_repository_in_a_submodule_that_is_not_checked_out_is_not_made(
@@ -917,6 +923,7 @@ def test_a_repository_in_a_submodule_that_is_not_checked_out_is_not_made(
     assert list(clone.rglob("canary-ran")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize("attack", PLANTED.values(), ids=PLANTED)
 def test_planted_repositories_are_not_reached_from_a_read_only_one_and_are_told(
@@ -930,6 +937,7 @@ def test_planted_repositories_are_not_reached_from_a_read_only_one_and_are_told(
     assert list(project.rglob("canary-ran")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize("attack", PLANTED.values(), ids=PLANTED)
 def test_repositories_planted_beside_a_guarded_one_are_the_first_thing_told(
@@ -969,6 +977,7 @@ def test_files_of_an_editor_do_not_change(sandbox: Any, sh: Any, tmp_path: Path)
     assert runtime.describe()["read-only files"] == ".vscode"
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_sandbox_from_a_checkpoint_is_guarded_as_before(sandbox: Any, sh: Any, project: Path) -> None:
     runtime = sandbox("ohsandbox-base:busybox", workspace=project)
@@ -1008,6 +1017,7 @@ def test_names_of_any_kind_are_guarded(sandbox: Any, sh: Any, tmp_path: Path) ->
     assert sh(runtime, 'for d in *; do mv "$d" x || echo no; mv "$d/.git" y || echo no; done').out == "no\n" * 14
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_hundred_repositories_are_guarded(sandbox: Any, sh: Any, tmp_path: Path) -> None:
     project = tmp_path / "project"

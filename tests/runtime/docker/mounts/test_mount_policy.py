@@ -183,6 +183,7 @@ def test_a_home_by_the_systems_word_counts_whatever_home_says(home: Path) -> Non
     assert "it lies in ~/.ssh" in str(mount_policy._forbidden(real.resolve() / ".ssh"))
 
 
+@pytest.mark.slow
 def test_the_library_refuses_as_the_command_line_does(home: Path) -> None:
     with pytest.raises(UsageError, match="refused"):
         DockerRuntime(workspace=home / ".ssh")
@@ -212,6 +213,7 @@ def test_a_module_of_the_current_directory_is_never_imported(home: Path) -> None
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="takes another user's place")
 @pytest.mark.parametrize(
     ("mode", "group", "files"),

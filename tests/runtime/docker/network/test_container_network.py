@@ -69,6 +69,7 @@ def test_a_network_comes_and_goes_with_addresses_and_name_servers(sandbox: Calla
     assert asked.split()[-1] not in {"127.0.0.1", "127.0.1.1"}
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize(("first", "then"), [("none", "open"), ("open", "none")])
 def test_a_restart_keeps_the_network_that_was_set(
@@ -80,6 +81,7 @@ def test_a_restart_keeps_the_network_that_was_set(
     assert has_network(runtime) is (then == "open")
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize(("first", "then"), [("none", "open"), ("open", "none")])
 @pytest.mark.usefixtures("engine")
@@ -109,6 +111,7 @@ def test_a_change_that_was_cut_off_is_completed_by_the_next(sandbox: Callable[..
     assert has_network(runtime)
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_changes_of_several_threads_come_one_after_another(sandbox: Callable[..., Any]) -> None:
     runtime = sandbox()
@@ -178,6 +181,7 @@ def test_a_socket_that_names_its_device_reaches_no_service_of_the_host(
             ] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.one_engine
 @pytest.mark.skipif(PODMAN is None, reason="no Podman, or not root")

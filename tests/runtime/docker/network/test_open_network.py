@@ -161,6 +161,7 @@ def test_sandboxes_do_not_reach_each_other_nor_other_containers(
     assert not answers(one, there, 99)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["none", "open"])
 def test_restarts_changes_and_the_owners_end_open_nothing(
     addresses: Callable[[str], None], sandbox: Callable[..., Any], engine: Engine, port: int, first: str
@@ -185,6 +186,7 @@ def test_restarts_changes_and_the_owners_end_open_nothing(
         assert (answers(runtime, PUBLIC, port), answers(runtime, inside, port)) == (True, False)
 
 
+@pytest.mark.slow
 def test_rules_that_were_narrowed_stay_so_after_the_owners_end(
     addresses: Callable[[str], None], sandbox: Callable[..., Any], engine: Engine, port: int
 ) -> None:
@@ -199,6 +201,7 @@ def test_rules_that_were_narrowed_stay_so_after_the_owners_end(
     assert not answers(runtime, PUBLIC, port)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["we", "somebody"])
 def test_rules_that_were_narrowed_stay_so_when_somebody_restarts_the_owner(
     addresses: Callable[[str], None], sandbox: Callable[..., Any], engine: Engine, port: int, who: str
@@ -217,6 +220,7 @@ def test_rules_that_were_narrowed_stay_so_when_somebody_restarts_the_owner(
     assert (answers(runtime, PUBLIC, port), answers(runtime, PRIVATE, port)) == (True, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["none", "open"])
 def test_a_sandbox_that_is_taken_up_reaches_what_its_new_process_allows(
     addresses: Callable[[str], None], port: int, first: str
@@ -316,6 +320,7 @@ def own_bridge(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
         engine.api.remove_network(found["Id"])
 
 
+@pytest.mark.slow
 def test_a_bridge_that_is_removed_before_a_sandbox_has_joined_is_made_again(
     engine: Engine, own_bridge: str, foreign: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

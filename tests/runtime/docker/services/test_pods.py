@@ -75,6 +75,7 @@ def test_a_service_is_ready_reached_by_name_contained_and_gone_with_its_sandbox(
     assert containers_of(engine, runtime.name) == []
 
 
+@pytest.mark.slow
 @docker
 @pytest.mark.one_engine
 def test_a_service_that_fails_is_told_with_its_last_lines_and_nothing_stays(engine: Engine) -> None:
@@ -180,6 +181,7 @@ def all_files(runtime: DockerRuntime) -> list[str]:
     return runtime.execute(script).output.split()
 
 
+@pytest.mark.slow
 @docker
 @pytest.mark.one_engine
 def test_checkpoints_undo_fork_and_resume_hold_the_files_of_services_and_their_volumes(
@@ -317,6 +319,7 @@ def test_a_service_that_keeps_dying_is_left_ended_and_that_is_told_once(monkeypa
     assert [notice for notice in notices if "is not started again" in notice] == notices[-1:]
 
 
+@pytest.mark.slow
 @docker
 @pytest.mark.one_engine
 def test_a_service_that_dies_is_started_again_and_that_is_told(
