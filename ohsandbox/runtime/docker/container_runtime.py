@@ -221,8 +221,7 @@ class ContainerRuntime(Runtime):
             self._monitors.stop()
             self._network.close()
             self._sandbox = None
-            ours.lease.leave()
-            provision.release_workspace(ours.container.engine, ours.options, ours.config, gone=False)
+            ours.lease.leave()  # its container still runs, so that nothing of the guard's can be removed
         else:
             self.close()
 

@@ -164,7 +164,7 @@ def create(
             container.force_remove()
         network.undo()
         held.release()
-        release_workspace(engine, options, gone=True)
+        release_workspace(engine, options)
         raise
     return made
 
@@ -311,21 +311,22 @@ def binds_now(options: DockerOptions, progress: Progress | None = None) -> tuple
     )
 
 
-def release_workspace(
-    engine: Engine, options: DockerOptions, config: ContainerConfig | None = None, *, gone: bool
-) -> None:
-    """Remove what the guard created on this machine, unless another container uses the same directory.
+def release_workspace(engine: Engine, options: DockerOptions, config: ContainerConfig | None = None) -> None:
+    """Remove what the guard created on this machine where no sandbox uses it any more.
 
-    config holds the guarded paths; None searches the whole workspace. gone: our container has been removed. Files that
-    cannot be removed remain; they are harmless, and their contents state their purpose.
+    config holds the guarded paths; None searches the whole workspace. Files that cannot be removed remain; they are
+    harmless, and their contents state their purpose.
     """
-    guarded = {} if config is None else {bind.source: [mount.path for mount in bind.guard] for bind in config.binds}
-    for directory in options.writable if options.git == "guarded" else ():
-        with contextlib.suppress(OhsandboxError):
-            if len(lease.of_workspace(engine, directory)) <= (0 if gone else 1):
-                from ohsandbox.runtime.docker.mounts import guard  # noqa: PLC0415 - only a bound directory is guarded
+    if options.git != "guarded" or not options.writable:
+        return
+    from ohsandbox.runtime.docker.mounts import guard  # noqa: PLC0415 - only a bound directory is guarded
+    from ohsandbox.runtime.docker.ownership import tree_uses  # noqa: PLC0415 - as above
 
-                guard.release(directory, guarded.get(directory), gone=gone)
+    guarded = {} if config is None else {bind.source: [mount.path for mount in bind.guard] for bind in config.binds}
+    with contextlib.suppress(OhsandboxError):
+        uses = tree_uses.find(engine)
+        for directory in options.writable:
+            guard.release(directory, guarded.get(directory), uses=uses)
 
 
 def prepare(made: Sandbox, *, from_checkpoint: bool) -> None:
@@ -510,4 +511,4 @@ def dispose(gone: Sandbox, *, is_left: bool, networks: NetworkPool | None) -> No
         return
     if held is not None:
         held.leave() if stays else held.release()
-    release_workspace(engine, options, gone.config, gone=not stays)
+    release_workspace(engine, options, gone.config)

@@ -34,7 +34,7 @@ from ohsandbox.runtime.docker.services import service_inventory
 from ohsandbox.runtime.inventory import CacheInfo, GcResult, Inventory, Removal, SandboxInfo, ServiceInfo, removal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from ohsandbox.runtime.docker.engine.connection import Engine
@@ -109,8 +109,7 @@ class DockerInventory(Inventory):
                 done += Removal(left=(f"Container {record.container} was to be kept. {remedy}",))
             elif _remove_idle(self._engine, record, sandbox_id):
                 done += Removal(removed=(record.container,))
-                for workspace in record.workspaces:
-                    _unlock(self._engine, workspace)
+                _unlock(self._engine, record.workspaces)
             else:
                 done += Removal(left=(f"A process works in container {record.container}.",))
         return done
@@ -142,8 +141,7 @@ class DockerInventory(Inventory):
         done += caches.collect(engine)
         if not keep_networks:
             open_network.collect(engine)
-        for workspace in {path for one in dead if one.engine == engine.address.url for path in one.workspaces}:
-            _unlock(engine, workspace)
+        _unlock(engine, (path for one in dead if one.engine == engine.address.url for path in one.workspaces))
         return done
 
     def _labelled(self, more: dict[str, str] | None = None) -> list[dict[str, Any]]:
@@ -311,14 +309,14 @@ def _remove_idle(engine: Engine, record: LeaseRecord, container: str | None) -> 
     return True
 
 
-def _unlock(engine: Engine, workspace: str) -> None:
-    """Release the guard so that the host's git can change the configuration, unless a sandbox uses the workspace."""
-    with contextlib.suppress(SandboxUnavailable):
-        containers = lease.of_workspace(engine, workspace, stopped=True)
-        if any(found.get("State") == "running" for found in containers):
-            return
-        records = ((one, lease.read(one)) for one in lease.all_ids())
-        if not any(found and workspace in found.workspaces and lease.owner_alive(one) for one, found in records):
-            from ohsandbox.runtime.docker.mounts import guard  # noqa: PLC0415 - only a bound directory is guarded
+def _unlock(engine: Engine, workspaces: Iterable[str]) -> None:
+    """Release the guard so that the host's git can change the configuration, where no sandbox uses the workspace."""
+    if not (released := set(workspaces)):
+        return
+    from ohsandbox.runtime.docker.mounts import guard  # noqa: PLC0415 - only a bound directory is guarded
+    from ohsandbox.runtime.docker.ownership import tree_uses  # noqa: PLC0415 - as above
 
-            guard.release(workspace, gone=not containers)
+    with contextlib.suppress(SandboxUnavailable):
+        uses = tree_uses.find(engine)
+        for workspace in released:
+            guard.release(workspace, uses=uses)

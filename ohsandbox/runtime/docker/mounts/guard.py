@@ -27,9 +27,10 @@ from ohsandbox.runtime.workspace.git_settings import Names, read_settings
 from ohsandbox.runtime.workspace.sensitive_paths import GUARDED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ohsandbox.runtime.docker.mounts.guard_mounts import Git
+    from ohsandbox.runtime.docker.ownership.tree_uses import TreeUses
 
 MAX_MOUNTS = 2700
 """A start takes the engine 0.25 s, 0.4 s with 700 nested mounts, 0.8 s with 2,100. A repository needs 13."""
@@ -100,38 +101,41 @@ def hide_ways_out(directory: str) -> tuple[GuardMount, ...]:
     return (*below, *_MountPlan(directory, fifos=True).mounts())
 
 
-def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -> None:
+def release(workspace: str, paths: Iterable[str] | None = None, *, uses: TreeUses) -> None:
     """Remove unchanged locks, `config.worktree` and `commondir` that `guard` created, in any session.
 
     So are the files that stand for a missing program or included file. Directories that it created stay, such as
-    `hooks` and `info`, which `git init` creates too.
+    `hooks` and `info`, which `git init` creates too. What lies where a sandbox may have mounts stays, and so does all
+    but the locks where a stopped sandbox may have them again.
 
     Args:
         workspace: the directory.
         paths: the guarded paths; None searches the whole workspace.
-        gone: whether no container binds it any more; otherwise only the locks are removed, since removing a name
-            removes its mount.
+        uses: the sandboxes that exist.
     """
     for path in [path for path, _, _ in git_layout.walk(workspace)] if paths is None else paths:
         name = path.rpartition("/")[2]
-        if gone and name == "modules" and _kind(workspace, f"{path.removesuffix(name)}HEAD"):
-            with contextlib.suppress(OSError), opened_below(workspace, path.removesuffix(name).rstrip("/")) as above:
-                os.rmdir(name, dir_fd=above)  # fails if something is in it
-        if gone and name == "info":
-            git_exclude.clean(workspace, path.removesuffix(name).rstrip("/"))
         is_alternates = f"/{path}".endswith(f"/{_ALTERNATES}")
-        content = b"" if gone and is_alternates else (_UNMADE if gone else _LOCKS).get(name)
+        repository = path.removesuffix(_ALTERNATES if is_alternates else name)
+        if name == "modules" and _kind(workspace, f"{repository}HEAD"):
+            _remove(workspace, path, uses, remove=os.rmdir)  # fails if something is in it
+        elif name == "info":
+            _clean_exclude(workspace, repository.rstrip("/"), uses)
+        content = b"" if is_alternates else _UNMADE.get(name)
         if content is None or git_layout.read_small(workspace, path) != content.decode():
             continue
-        repository = path.removesuffix(_ALTERNATES) if is_alternates else path.removesuffix(name)
         if name in _LOCKS or _kind(workspace, f"{repository}HEAD"):
-            _remove(workspace, path)
-    if gone:
-        for directory in _outer_git_directory(workspace).values():
-            git_exclude.clean(workspace, directory)
-        for path in _held_files(workspace) if paths is None else paths:
-            if git_programs.is_held(workspace, path):
-                _remove(workspace, path)
+            _remove(workspace, path, uses, mounted_only=name in _LOCKS)
+    for directory in _outer_git_directory(workspace).values():
+        _clean_exclude(workspace, directory, uses)
+    for path in _held_files(workspace) if paths is None else paths:
+        if git_programs.is_held(workspace, path):
+            _remove(workspace, path, uses)
+
+
+def _clean_exclude(workspace: str, git_directory: str, uses: TreeUses) -> None:
+    with contextlib.suppress(OSError), uses.excluded(os.path.realpath(Path(workspace, git_directory))):
+        git_exclude.clean(workspace, git_directory)
 
 
 def _held_files(workspace: str) -> Iterator[str]:
@@ -143,10 +147,16 @@ def _held_files(workspace: str) -> Iterator[str]:
                 yield path
 
 
-def _remove(workspace: str, path: str) -> None:
+def _remove(
+    workspace: str, path: str, uses: TreeUses, *, mounted_only: bool = False, remove: Callable[..., None] = os.unlink
+) -> None:
     parent, _, name = path.rpartition("/")
-    with contextlib.suppress(OSError), opened_below(workspace, parent) as directory:
-        os.unlink(name, dir_fd=directory)
+    with (
+        contextlib.suppress(OSError),
+        uses.excluded(str(Path(workspace, parent)), mounted_only=mounted_only),
+        opened_below(workspace, parent) as directory,
+    ):
+        remove(name, dir_fd=directory)
 
 
 def _mounted_below(directory: str) -> list[str]:

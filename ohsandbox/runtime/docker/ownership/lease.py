@@ -13,16 +13,14 @@ import secrets
 import socket
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ohsandbox import private_files
 from ohsandbox.errors import UsageError
-from ohsandbox.paths import subdirectory
+from ohsandbox.paths import DIRECTORY, subdirectory
 from ohsandbox.private_files import create_locked, open_lock, open_locked, read_regular
-from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
-from ohsandbox.runtime.docker.labels import WORKSPACE_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +30,8 @@ if TYPE_CHECKING:
 
 _ID_BYTES = 16
 
+_TREE_LOCK_S = 0.5
+"""Seconds for which a removal of files of ours may delay a start; it locks a directory for some 50 us."""
 RESUMABLE_S = 3 * 24 * 3600.0
 """Seconds for which the container of an interrupted conversation can be resumed: long enough for a weekend."""
 
@@ -70,6 +70,8 @@ class Lease:
         self.path = path
         self.record = record
         self._descriptor: int | None = descriptor
+        self._trees = [locked for workspace in record.workspaces if (locked := _share(workspace)) is not None]
+        """Shared locks on the workspaces: they show those whom this lease is not shown that they are used."""
         _held.add(self)
 
     @property
@@ -107,6 +109,8 @@ class Lease:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+        while self._trees:
+            os.close(self._trees.pop())
 
 
 _held: weakref.WeakSet[Lease] = weakref.WeakSet()
@@ -220,15 +224,6 @@ def workspace_digest(workspace: str) -> str:
     return hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
 
 
-def of_workspace(engine: Engine, workspace: str, *, stopped: bool = False) -> list[dict[str, Any]]:
-    """Return all running containers that bind a directory, of any owner; with stopped, also those that do not run."""
-    with engine_errors("looking for other sandboxes of the workspace"):
-        filters = {"label": [WORKSPACE_LABEL]} | ({} if stopped else {"status": ["running"]})
-        listed = engine.api.containers(all=stopped, filters=filters)
-        words = {str(one["Id"]): str((one.get("Labels") or {}).get(WORKSPACE_LABEL)).split() for one in listed}
-        return [one for one in listed if workspace_digest(workspace) in words[str(one["Id"])]]
-
-
 def orphans_here(engine: Engine) -> bool:
     """Whether a lease of this engine has a dead owner; reads only the state directory, 5 us each."""
     for one in all_ids():
@@ -238,6 +233,20 @@ def orphans_here(engine: Engine) -> bool:
         if not owner_alive(one):
             return True
     return False
+
+
+def _share(workspace: str) -> int | None:
+    """Lock a directory with others; None if it is no directory, or has no lock to give."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(workspace, DIRECTORY)
+        until = time.monotonic() + _TREE_LOCK_S
+        with contextlib.suppress(OSError):  # a file system without locks
+            while not (is_locked := private_files.try_lock(descriptor, shared=True)) and time.monotonic() < until:
+                time.sleep(0.001)
+            if is_locked:
+                return descriptor
+        os.close(descriptor)  # who else has locked it, as `flock . ohsandbox run` does, keeps removals out as well
+    return None
 
 
 def _path(lease_id: str) -> Path:

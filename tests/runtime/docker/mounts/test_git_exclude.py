@@ -9,6 +9,7 @@ import pytest
 
 from ohsandbox.runtime.docker.mounts import git_exclude
 from ohsandbox.runtime.docker.mounts.guard import guard, release
+from ohsandbox.runtime.docker.ownership.tree_uses import TreeUses
 
 EXCLUDE = Path(".git", "info", "exclude")
 HOOKS_IN_EVIL = "[core]\n\thooksPath = src/evil\n"
@@ -51,7 +52,7 @@ def line_for(workspace: Path) -> str:
 
 def starts_and_ends(workspace: Path) -> None:
     guard(str(workspace), "guarded")
-    release(str(workspace), gone=True)
+    release(str(workspace), uses=TreeUses())
 
 
 def assert_guard_leaves(victim: Path, workspace: Path) -> None:
@@ -62,7 +63,7 @@ def assert_guard_leaves(victim: Path, workspace: Path) -> None:
     guard(str(workspace), "guarded")
     assert (workspace / "src" / "evil").is_dir()
     assert exclude.read_text() == before
-    release(str(workspace), gone=True)
+    release(str(workspace), uses=TreeUses())
     assert exclude.read_text() == before
 
 
@@ -142,7 +143,7 @@ def test_a_long_exclude_is_not_cut(project: Path) -> None:
     long = exclude.read_text() + "mine\n" * 80_000
     assert "/tools/dx\n" in long
     exclude.write_text(long)
-    release(str(project), gone=True)
+    release(str(project), uses=TreeUses())
     assert exclude.read_text() == long
 
 
@@ -153,7 +154,7 @@ def test_an_exclude_keeps_its_mode(project: Path) -> None:
     guard(str(project), "guarded")
     assert "/tools/dx\n" in exclude.read_text()
     assert exclude.stat().st_mode & 0o777 == 0o640
-    release(str(project), gone=True)
+    release(str(project), uses=TreeUses())
     assert (exclude.read_text(), exclude.stat().st_mode & 0o777) == ("mine\n", 0o640)
 
 

@@ -3,8 +3,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,14 +15,20 @@ import pytest
 
 from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker import DockerRuntime
+from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 from ohsandbox.runtime.docker.mounts import guard as guards
 from ohsandbox.runtime.docker.mounts.guard import guard
 from ohsandbox.runtime.docker.mounts.guard_mounts import GuardMount, verify_mounts
+from ohsandbox.runtime.docker.ownership import lease
+from ohsandbox.runtime.docker.ownership.lease import workspace_digest
+from ohsandbox.runtime.docker.ownership.tree_uses import TreeUses
 from ohsandbox.runtime.workspace.changes import ChangeKind
 from ohsandbox.runtime.workspace.git_settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from ohsandbox.runtime.docker.engine.connection import Engine
 
 NOBODYS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
 OWNER = 12345
@@ -329,10 +337,10 @@ def test_what_was_made_is_removed_and_no_more(project: Path) -> None:
     before = {path for path in project.rglob("*") if "info" not in path.parts}
     (project / "commondir").write_text(".\n")
     guard(str(project), "guarded")
-    guards.release(str(project), gone=False)
+    guards.release(str(project), uses=TreeUses(stopped=frozenset([workspace_digest(str(project))])))
     assert not (project / ".git" / "config.lock").exists()
     assert (project / ".git" / "commondir").exists()
-    guards.release(str(project), gone=True)
+    guards.release(str(project), uses=TreeUses())
     after = {path for path in project.rglob("*") if "info" not in path.parts}
     assert after - before == {project / "commondir"}
 
@@ -342,9 +350,9 @@ def test_what_stood_for_a_missing_program_goes_with_the_last_sandbox_and_a_chang
         host_git(project, "config", key, value)
     guard(str(project), "guarded")
     (project / "tools" / "p").write_text("mine\n")
-    guards.release(str(project), gone=False)
+    guards.release(str(project), uses=TreeUses(stopped=frozenset([workspace_digest(str(project))])))
     assert (project / "tools" / "dx").exists()
-    guards.release(str(project), gone=True)
+    guards.release(str(project), uses=TreeUses())
     assert [path.name for path in (project / "tools").iterdir()] == ["p"]
     assert not (project / "inc").exists()
 
@@ -365,9 +373,9 @@ def test_git_adds_no_file_that_stands_for_a_missing_one(project: Path, place: st
     host_git(project / place, "add", "-A")
     added = host_git(project / place, "diff", "--cached", "--name-only", "--no-ext-diff").split()
     assert {"odd[*]", "tools/dx"}.isdisjoint(added)
-    guards.release(str(project), gone=False)
+    guards.release(str(project), uses=TreeUses(stopped=frozenset([workspace_digest(str(project))])))
     assert "dx" in exclude.read_text()
-    guards.release(str(project), gone=True)
+    guards.release(str(project), uses=TreeUses())
     assert exclude.read_text() == "mine"
     assert not include.exists()
 
@@ -404,9 +412,9 @@ def test_what_stands_for_a_missing_file_is_not_seen_by_a_repository_outside(part
     added = host_git(part, "add", "-A", "--dry-run", ":/")
     assert "inc" not in added
     assert "dx" not in added
-    guards.release(str(part), gone=False)
+    guards.release(str(part), uses=TreeUses(stopped=frozenset([workspace_digest(str(part))])))
     assert host_git(part, "status", "--porcelain", "-uall") == status
-    guards.release(str(part), gone=True)
+    guards.release(str(part), uses=TreeUses())
     assert tree_of(*trees) == before
 
 
@@ -417,7 +425,7 @@ def test_two_parts_of_a_repository_each_take_back_their_own_lines(project: Path)
         host_git(project, "config", "--add", "include.path", str(part / "inc"))
         guard(str(part), "guarded")
     for part in parts:
-        guards.release(str(part), gone=True)
+        guards.release(str(part), uses=TreeUses())
         assert "inc" not in host_git(part, "status", "--porcelain", "-uall")
     assert "ohsandbox" not in (project / ".git" / "info" / "exclude").read_text()
 
@@ -437,7 +445,7 @@ def test_a_git_file_that_a_sandbox_wrote_leads_to_no_other_repository(project: P
 def test_a_lock_is_removed_from_what_lost_its_head_as_well(project: Path) -> None:
     guard(str(project), "guarded")
     (project / ".git" / "HEAD").unlink()
-    guards.release(str(project), gone=True)
+    guards.release(str(project), uses=TreeUses())
     assert list(project.rglob("*.lock")) == []
 
 
@@ -823,6 +831,91 @@ def test_two_sandboxes_of_a_workspace_keep_their_guard_until_both_are_gone(sandb
     assert (project / ".git" / "config.lock").exists()
     second.close()
     assert not (project / ".git" / "config.lock").exists()
+
+
+KILLED_OWNER = """
+import os, signal
+from ohsandbox import DockerRuntime
+runtime = DockerRuntime("ohsandbox-base:busybox", workspace={workspace!r}).start()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def take_over(runtime: DockerRuntime, place: str) -> None:
+    """Have git read its configuration from a copy that the sandbox writes, in a directory of the workspace."""
+    runtime.execute(f"(cd {place}; rm -rf e; cp -r .git e; rm -f e/commondir e/*.lock; printf '{CONFIG}' > e/config)")
+    runtime.execute(f"rm -f {place}/.git/commondir; echo ../e > {place}/.git/commondir")
+
+
+def assert_guarded(runtime: DockerRuntime, place: str, repository: Path) -> None:
+    """The sandbox cannot take over the repository, and could if a file of the guard were removed."""
+    take_over(runtime, place)
+    host_git(repository, "status", check=False)
+    assert not (repository / "canary-ran").exists()
+    (repository / ".git" / "commondir").unlink()
+    take_over(runtime, place)
+    host_git(repository, "status", check=False)
+    assert (repository / "canary-ran").exists()
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(("mine", "other"), [("", "nested"), ("nested", "")], ids=["below", "above"])
+def test_a_sandbox_keeps_its_guard_when_another_ends_above_or_below_its_workspace(
+    sandbox: Any, project: Path, mine: str, other: str
+) -> None:
+    runtime = sandbox("ohsandbox-base:busybox", workspace=project / mine)
+    beside = sandbox("ohsandbox-base:busybox", workspace=project / other)
+    beside.close()
+    assert (project / ".git" / "commondir").exists() == (mine == "")
+    assert_guarded(runtime, "." if mine else "nested", project / "nested")
+
+
+@pytest.mark.docker
+def test_a_sandbox_that_is_paused_keeps_its_guard_when_another_ends(
+    sandbox: Any, engine: Engine, project: Path
+) -> None:
+    runtime, beside = (sandbox("ohsandbox-base:busybox", workspace=project) for _ in range(2))
+    runtime.execute("true")
+    engine.api.pause(runtime.id)
+    try:
+        beside.close()
+    finally:
+        engine.api.unpause(runtime.id)
+    assert_guarded(runtime, ".", project)
+
+
+@pytest.mark.docker
+def test_a_sandbox_keeps_its_guard_when_a_start_beside_it_is_refused(sandbox: Any, project: Path) -> None:
+    runtime = sandbox("ohsandbox-base:busybox", workspace=project)
+    with pytest.raises(UsageError, match="already"):
+        sandbox("ohsandbox-base:busybox", workspace=project / "nested", name=runtime.name)
+    assert_guarded(runtime, "nested", project / "nested")
+
+
+@pytest.mark.docker
+def test_a_sandbox_keeps_its_guard_when_what_a_killed_owner_left_below_it_is_removed(
+    sandbox: Any, engine: Engine, project: Path
+) -> None:
+    runtime = sandbox("ohsandbox-base:busybox", workspace=project)
+    killed = subprocess.run([sys.executable, "-c", KILLED_OWNER.format(workspace=str(project / "nested"))], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [done.outcome for done in DockerInventory(engine).collect_garbage()] == ["removed"]
+    assert_guarded(runtime, "nested", project / "nested")
+
+
+@pytest.mark.parametrize("place", ["", "nested"])
+def test_an_owner_whom_no_engine_shows_keeps_what_it_has_mounted(project: Path, place: str) -> None:
+    """As that of another engine, of another state directory, and of another user."""
+    guard(str(project), "guarded")
+    files = [project / "nested" / ".git" / name for name in ("commondir", "config.lock", "config.worktree")]
+    held = lease.acquire(container="c", engine="e", image="i", workspaces=(str(project / place),))
+    for workspace in (project, project / "nested"):
+        guards.release(str(workspace), uses=TreeUses())
+    assert all(file.exists() for file in files)
+    assert (project / ".git" / "commondir").exists() == (place == "")
+    held.leave()
+    guards.release(str(project), uses=TreeUses())
+    assert not any(file.exists() for file in files)
 
 
 @pytest.mark.docker
