@@ -60,5 +60,5 @@ def test_a_byte_order_mark_is_no_part_of_it() -> None:
 
 
 def test_a_settings_file_without_end_is_refused() -> None:
-    with pytest.raises(UsageError, match="is over 1000000 bytes"):
+    with pytest.raises(UsageError, match="it is not a regular file"):
         Settings.load("/dev/zero")
