@@ -97,6 +97,31 @@ def test_space_cannot_be_reserved_only_written(sandbox: Any) -> None:
     assert int(said[11].removeprefix("written ")) >= 1 << 20  # more once ext4 has allocated a block of extents
 
 
+REQUESTS = """
+import errno, fcntl, os
+file = os.open("/tmp/asked", os.O_RDWR | os.O_CREAT)
+def ask(request, argument):
+    try:
+        fcntl.ioctl(file, request, argument)
+        return "done"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+hint, read_only, trim = 0x401C5820, 0x4008941A, 0xC0185879
+print([ask(request, bytes(64)) for request in (hint, read_only, trim)])
+clones = (0x40049409, 0x4020940D, 0xC0189436)
+print("EPERM" in [ask(request, bytes(64)) for request in (0x801C581F, 0x80086601, *clones)])
+others = [kind for kind in range(256) if kind not in (0x58, 0x94)]
+print([kind for kind in others if ask(0x40040000 | kind << 8 | 0xFE, bytes(64)) == "EPERM"])
+"""
+
+
+@pytest.mark.docker
+def test_a_file_system_is_asked_only_to_read_and_to_clone(sandbox: Any) -> None:
+    """An extent size hint claims a whole disk by a write of 4 KiB (XFS); a subvolume can be set read-only (Btrfs)."""
+    said = sandbox().run(["python3", "-c", REQUESTS]).stdout.decode().splitlines()
+    assert said == ["['EPERM', 'EPERM', 'EPERM']", "False", "[]"]
+
+
 @pytest.mark.docker
 def test_an_exec_is_never_privileged_and_has_the_configured_user(sandbox: Any, engine: Engine) -> None:
     runtime = sandbox("ohsandbox-base:nonroot")

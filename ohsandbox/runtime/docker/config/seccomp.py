@@ -39,8 +39,16 @@ _ENOSYS = 38
 _EOPNOTSUPP = 95
 _PUNCH_HOLE, _COLLAPSE_RANGE = 0x02, 0x08
 """Modes of fallocate(2) that reserve nothing: linux/falloc.h."""
-_RESERVES = 0x40305800
-"""The upper 24 bits of FS_IOC_RESVSP, _RESVSP64 and _ZERO_RANGE: _IOW('X', n, struct space_resv), linux/falloc.h."""
+_OTHER_TYPES = (
+    (0x20, 0x20), (0x10, 0), (0x02, 0x02), (0x01, 0x01),
+    (0xC0, 0), (0xC0, 0xC0), (0x0C, 0), (0x0C, 0x0C), (0x48, 0x40), (0x48, 0x08),
+)  # fmt: skip
+"""Mask and bits, one of which each type of ioctl request matches except 'X' (0x58: what XFS began) and 0x94 (Btrfs)."""
+_READS = 0x80000000
+"""The direction of a request that only reads (_IOR, linux/ioctl.h), under the mask _IS_READ."""
+_IS_READ = 0xC000FF00
+_CLONES = (0x40049409, 0x4020940D, 0xC0189436)
+"""FICLONE, FICLONERANGE and FIDEDUPERANGE, linux/fs.h."""
 
 
 @cache
@@ -70,10 +78,11 @@ def _without_tracing_the_keeper(rules: list[dict[str, Any]]) -> list[dict[str, A
 
 
 def _without_reserving(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Allow fallocate(fd, mode) only for modes that free space; ioctl(fd, request) except those that reserve it.
+    """Allow fallocate(fd, mode) only for modes that free space; of the ioctls of file systems, reading and cloning.
 
-    A filter cannot say "none of these", so a request passes if any of its upper 24 bits differs from theirs. Their
-    neighbours FS_IOC_UNRESVSP and _UNRESVSP64 are therefore refused too.
+    FS_IOC_RESVSP and an extent size hint (FS_IOC_FSSETXATTR) reserve space that no write is charged with; Btrfs has
+    requests that set a subvolume read-only for its owner. A filter cannot say "none of these", so a request passes if
+    its type, bits 8 to 15, is another one.
     """
     kept_rules = [{**rule, "names": [n for n in rule["names"] if n not in {"fallocate", "ioctl"}]} for rule in rules]
     frees = _PUNCH_HOLE | _COLLAPSE_RANGE
@@ -82,7 +91,9 @@ def _without_reserving(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
         _allow("fallocate", _bits(1, _PUNCH_HOLE, _PUNCH_HOLE)),
         _allow("fallocate", _bits(1, frees, _COLLAPSE_RANGE)),
         {**_allow("fallocate", _bits(1, frees, 0)), "action": "SCMP_ACT_ERRNO", "errnoRet": _EOPNOTSUPP},
-        *(_allow("ioctl", _bits(1, 1 << bit, ~_RESERVES & 1 << bit)) for bit in range(31, 7, -1)),
+        *(_allow("ioctl", _bits(1, mask << 8, bits << 8)) for mask, bits in _OTHER_TYPES),
+        *(_allow("ioctl", _bits(1, _IS_READ, _READS | kind << 8)) for kind in (0x58, 0x94)),
+        *(_allow("ioctl", _bits(1, 0xFFFFFFFF, request)) for request in _CLONES),
     ]
 
 
