@@ -58,6 +58,7 @@ shift 2
 can replace any other directory by a link to a descriptor that the runtime has open (CVE-2024-21626), after which no
 process could start there."""
 
+_SYSTEM_PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin:$PATH; export PATH"
 _HELLO_SCRIPT = 'printf "%s %s%s\\n" NONCE $$ "$f"\nGO unset f go\nexec "$@"'
 """Prints nothing before we write: docker-py loses bytes that arrive together with the HTTP header."""
 
@@ -90,6 +91,8 @@ class ProcessRequest(NamedTuple):
     """Start in the root directory if workdir cannot be entered."""
     unset: Sequence[str] = ()
     """Variables of the container to remove from the process."""
+    system_path: bool = False
+    """Find programs in the system's directories before those of the image's PATH."""
     check: bool = False
     """Report the facts that _CHECK_SCRIPT prints."""
 
@@ -128,6 +131,7 @@ class DockerChannel(Channel):
     def _start(self, nonce: str) -> Any:
         request = self._request
         script = (_CHECK_SCRIPT if request.check else _ENTER_SCRIPT) + _HELLO_SCRIPT
+        script = _SYSTEM_PATH * request.system_path + script
         script = script.replace("NONCE", nonce).replace("GO ", "" if request.tty else _WAIT_FOR_GO)
         argv = ("/bin/sh", "-c", script, "sh", request.workdir or "/", "yes" * request.elsewhere, *request.argv)
         with self._engine_errors("opening a process in the sandbox"):
@@ -147,7 +151,9 @@ class DockerChannel(Channel):
     def _create(self, argv: Sequence[str], *, stdin: bool) -> str:
         request = self._request
         environment = [f"{name}={value}" for name, value in request.env.items()]
-        environment += [name for name in request.unset if name not in request.env]  # a bare name unsets the variable
+        # a bare name unsets the variable; Podman refuses it, and what we unset means nothing when it is empty
+        empty = "=" if self._container.engine.is_podman else ""
+        environment += [f"{name}{empty}" for name in request.unset if name not in request.env]
         created = self._container.engine.api.exec_create(
             self._container.id, list(argv), stdin=stdin, tty=request.tty and stdin, user=request.user or "",
             environment=environment, workdir="/", detach_keys=_detach_keys() if request.tty else None,

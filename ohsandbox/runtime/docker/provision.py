@@ -320,7 +320,7 @@ def release_workspace(engine: Engine, options: DockerOptions, config: ContainerC
     if options.git != "guarded" or not options.writable:
         return
     from ohsandbox.runtime.docker.mounts import guard  # noqa: PLC0415 - only a bound directory is guarded
-    from ohsandbox.runtime.docker.ownership import tree_uses  # noqa: PLC0415 - as above
+    from ohsandbox.runtime.docker.ownership import tree_uses  # noqa: PLC0415 - only a bound directory has uses
 
     guarded = {} if config is None else {bind.source: [mount.path for mount in bind.guard] for bind in config.binds}
     with contextlib.suppress(OhsandboxError):

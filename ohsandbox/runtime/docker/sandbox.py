@@ -72,7 +72,7 @@ class Sandbox(NamedTuple):
     def open(self, request: ProcessRequest) -> DockerChannel:
         """Start a process with the sandbox's variables; user and working directory default to the sandbox's."""
         user = self.user if request.user is None else request.user
-        # where the agent is another user, it may write where the image's programs find their libraries
+        # where the agent is another user, it may write where the image's variables lead programs
         is_above = user == "0" and self.user not in ("", "0", "root")
         request = request._replace(
             env={**self.exec_env, **request.env},
@@ -80,6 +80,7 @@ class Sandbox(NamedTuple):
             workdir=str(Path(self.workdir or "/") / (request.workdir or "")),
             elsewhere=request.workdir is None,
             unset=(*self.unset, *(("LD_LIBRARY_PATH", "BASH_ENV") if is_above else ())),
+            system_path=is_above,
         )
         return DockerChannel(self.container, request)
 

@@ -194,6 +194,27 @@ def test_programs_get_the_variables_that_their_image_sets_for_them(
         assert joined.execute(needs_both, timeout_s=30).output == "found\nloaded\n"
 
 
+def test_our_root_processes_run_no_program_that_the_agent_wrote(image: Callable[..., str], sandbox: Any) -> None:
+    path = "/home/agent/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    made = image(
+        base="ohsandbox-base:nonroot",
+        run="mkdir -p /home/agent/bin && chown -R agent /home/agent",
+        changes=["USER agent", f"ENV PATH={path}"],
+    )
+    runtime = sandbox(made)
+    planted = """
+    for name in chmod mkdir cat ls chown id kill; do
+        printf '#!/bin/sh\\n/usr/bin/id -u >>/tmp/ran\\nexec /usr/bin/%s "$@"\\n' $name >/home/agent/bin/$name
+        /usr/bin/chmod 755 /home/agent/bin/$name
+    done
+    chmod 644 /dev/null; cat /tmp/ran
+    """
+    assert runtime.execute(planted).output != "", "they are the agent's own programs now"
+    runtime.restore(runtime.checkpoint().id)
+    runtime.end_processes()
+    assert runtime.execute("command -v chmod; sort -u /tmp/ran").output == "/home/agent/bin/chmod\n1000\n"
+
+
 def test_the_volumes_of_an_image_go_with_its_sandbox(engine: Engine) -> None:
     before = {volume["Name"] for volume in engine.api.volumes()["Volumes"] or []}
     with DockerRuntime("ohsandbox-base:hostile") as runtime:

@@ -314,7 +314,7 @@ def _unlock(engine: Engine, workspaces: Iterable[str]) -> None:
     if not (released := set(workspaces)):
         return
     from ohsandbox.runtime.docker.mounts import guard  # noqa: PLC0415 - only a bound directory is guarded
-    from ohsandbox.runtime.docker.ownership import tree_uses  # noqa: PLC0415 - as above
+    from ohsandbox.runtime.docker.ownership import tree_uses  # noqa: PLC0415 - only a bound directory has uses
 
     with contextlib.suppress(SandboxUnavailable):
         uses = tree_uses.find(engine)
