@@ -37,7 +37,7 @@ _ENGINE_MOUNTS = {
 """Mount points that every engine creates; the engine chooses their sources. The last one is Podman's."""
 _NEVER = (
     "Privileged", "AutoRemove", "OomKillDisable", "Devices", "DeviceCgroupRules", "VolumesFrom",
-    "Binds", "GroupAdd", "PortBindings", "PublishAllPorts", "Sysctls",
+    "GroupAdd", "PortBindings", "PublishAllPorts", "Sysctls",
 )  # fmt: skip
 """Fields of HostConfig that are empty or false in every sandbox."""
 _MODES = ("PidMode", "IpcMode", "UTSMode", "UsernsMode", "CgroupnsMode", "NetworkMode")
@@ -244,6 +244,12 @@ def added(found: Mapping[str, Any], config: ContainerConfig, *, log: str = "none
     binds = [mount for mount in found.get("Mounts") or [] if mount.get("Type") == "bind"]
     expected = {mount["Target"]: mount for mount in sent["Mounts"]}
     sources = {mount["Source"] for mount in sent["Mounts"]}
+    pairs = [f"{mount['Source']}:{mount['Target']}" for mount in sent["Mounts"]]
+    yield from (
+        f"Binds has {str(text)[:100]}, and that was not asked for"
+        for text in host.get("Binds") or []  # Podman lists its mounts here, too
+        if not any(f"{text}:".startswith(f"{pair}:") for pair in pairs)
+    )
     for bind in binds:
         if bind.get("Source") not in sources:
             yield f"{bind.get('Source')} is mounted, and was not asked for"

@@ -98,3 +98,13 @@ def test_the_self_check_compares_each_of_our_labels() -> None:
     config = container_config.ContainerConfig(**PLAIN)
     found: dict[str, Any] = {"Config": {"Labels": {labels.LABELS_LABEL: "tenant"}}}
     assert "label ohsandbox.labels is 'tenant', not ''" in [*selfcheck.added(found, config)]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_ours"),
+    [("/w:/workspace:rprivate,bind,rw", True), ("/w:/workspace", True), ("/w:/workspace2", False), ("/:/host", False)],
+)
+def test_the_self_check_accepts_binds_only_of_mounts_that_were_sent(text: str, *, is_ours: bool) -> None:
+    config = container_config.ContainerConfig(**PLAIN, binds=(Bind("/w", "/workspace"),))
+    faults = [*selfcheck.added({"HostConfig": {"Binds": [text]}}, config)]
+    assert (f"Binds has {text}, and that was not asked for" in faults) == (not is_ours)

@@ -24,6 +24,7 @@ from ohsandbox.runtime.docker.ownership.lease import workspace_digest
 from ohsandbox.runtime.docker.ownership.tree_uses import TreeUses
 from ohsandbox.runtime.workspace.changes import ChangeKind
 from ohsandbox.runtime.workspace.git_settings import read_settings
+from tests.runtime.engines import PODMAN, podman
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -916,6 +917,18 @@ def test_an_owner_whom_no_engine_shows_keeps_what_it_has_mounted(project: Path, 
     held.leave()
     guards.release(str(project), uses=TreeUses())
     assert not any(file.exists() for file in files)
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+@pytest.mark.skipif(PODMAN is None, reason="no Podman for this user (Debian, as root: podman)")
+def test_podman_guards_a_workspace_as_docker_does(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with podman() as address:
+        monkeypatch.setenv("DOCKER_HOST", address)
+        with DockerRuntime("localhost/ohsandbox-base:debian", workspace=project) as runtime:
+            result = runtime.execute("echo mine > f; echo x > .git/config; echo x > .git/commondir")
+    assert result.output.count("Read-only file system") == 2
+    assert (project / "f").read_text() == "mine\n"
 
 
 @pytest.mark.docker
