@@ -13,6 +13,7 @@ import pytest
 from ohsandbox.cli.commands.sandboxes import _unused_copies
 from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.cli.settings.project import use_project
+from ohsandbox.private_files import MAX_RECORD_BYTES
 from ohsandbox.project.trust import trusted
 from ohsandbox.runtime.build_options import Build
 from ohsandbox.settings import Settings
@@ -100,6 +101,11 @@ def test_what_features_are_built_from_goes_once_nobody_used_it_and_no_conversati
     options.parent.mkdir(parents=True)
     options.write_text(json.dumps({"build": str(place)}))
     assert _unused_copies(remove=True) == []
+    moved = options.parent.rename(home / "moved")
+    options.parent.symlink_to(moved)
+    assert _unused_copies(remove=True) == [], "a conversation elsewhere names it"
+    os.truncate(options, MAX_RECORD_BYTES + 1)
+    assert _unused_copies(remove=True) == [], "nobody knows what it names"
     options.unlink()
     assert _unused_copies(remove=True) == [place]
     assert not place.exists()

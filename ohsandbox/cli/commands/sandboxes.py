@@ -3,7 +3,6 @@
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import sys
@@ -90,15 +89,22 @@ def collect_garbage(*, dry_run: bool, kept: bool) -> int:
 
 
 def _unused_copies(*, remove: bool = False) -> list[Path]:
-    """Return copies of project files and feature build directories that are unused and belong to no conversation."""
+    """Return copies of project files and feature build directories that are unused and belong to no conversation.
+
+    While a conversation's options cannot be read, nobody knows which it uses, so there are none.
+    """
     before = time.time() - _COPIES_KEPT_S
     there = (path for name in (COPIES, STAGED) for path in subdirectory(name).iterdir())
     if not (old := [path for path in there if path.stat().st_mtime < before]):
         return []
     named = b""
     for options in conversations_dir().glob(f"*/{SANDBOX_NAME}"):
-        with contextlib.suppress(OSError):  # deleted meanwhile
-            named += read_regular(options)
+        try:
+            named += read_regular(options, follow=True)
+        except FileNotFoundError:  # deleted meanwhile
+            continue
+        except OSError:
+            return []
     unused = [path for path in old if os.fsencode(path.name) not in named]
     for path in unused if remove else ():
         shutil.rmtree(path, ignore_errors=True)
