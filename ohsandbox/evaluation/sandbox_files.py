@@ -183,6 +183,7 @@ def _small_files(files: Files) -> list[_SmallFile] | None:
 
 def _small_tree(root: Path) -> list[_SmallFile] | None:
     """The regular files of a small tree; None where it is large, or holds anything else."""
+    root = root.resolve()  # a task's directory may be a link
     found_files, total = list[tuple[str, Path, int]](), 0
     for path in _walk(root):
         status = path.lstat()
@@ -194,7 +195,7 @@ def _small_tree(root: Path) -> list[_SmallFile] | None:
         if not stat.S_ISREG(status.st_mode) or len(found_files) == _MAX_SMALL_FILES or total > _MAX_SMALL_BYTES:
             return None
         found_files.append((path.relative_to(root).as_posix(), path, stat.S_IMODE(status.st_mode) & 0o777))
-    return [_SmallFile(name, read_regular(path), mode) for name, path, mode in found_files]
+    return [_SmallFile(name, read_regular(path, inside=root), mode) for name, path, mode in found_files]
 
 
 def _walk(root: Path) -> Iterator[Path]:

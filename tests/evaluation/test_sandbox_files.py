@@ -45,6 +45,13 @@ def test_texts_arrive_byte_by_byte(sandbox: DockerRuntime, tmp_path: Path) -> No
     assert [mode(sandbox, f"/texts/{name}") for name in ("run.sh", "more")] == ["600", "755"]
 
 
+def test_texts_of_a_directory_that_is_a_link_arrive(sandbox: DockerRuntime, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tree(tmp_path / "real"))
+    put(sandbox, Files(target="/linked", source=tmp_path / "link"), user=None)
+    assert {name: sandbox.read_bytes(f"/linked/{name}").decode() for name in NAMES} == TEXTS
+
+
 def test_what_was_there_is_replaced_and_a_link_is_not_followed(sandbox: DockerRuntime, tmp_path: Path) -> None:
     sandbox.run(["/bin/sh", "-c", "mkdir -p /links && echo kept >/victim && ln -s /victim /links/empty"])
     put(sandbox, Files(target="/links", source=tree(tmp_path)), user=None)
