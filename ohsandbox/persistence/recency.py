@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 JOURNAL_NAME = ".written"
+_MAX_TRIES = 5
 _MAX_BYTES = 1024 * 1024
 """Beyond this, 40,000 lines, the journal is written anew with one line for each conversation that is there."""
 
@@ -40,8 +41,7 @@ class Recency:
             if self._seen is not None and _identity(os.lstat(self._path)) == self._seen:
                 return
         with contextlib.suppress(OSError, UsageError):
-            while not self._append():
-                pass
+            any(self._append() for _ in range(_MAX_TRIES))  # some file systems give a file another inode at each look
 
     def _append(self) -> bool:
         """Append the line unless it is the last one; return False if it went to a journal that was replaced since."""

@@ -82,6 +82,14 @@ def test_a_journal_follows_no_link(tmp_path: Path) -> None:
     assert (tmp_path / "victim").read_text() == "mine"
 
 
+def test_a_file_system_whose_inodes_change_at_each_look_holds_no_conversation_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.path.samestat", lambda first, second: False)  # noqa: ARG005 - as os.path has it
+    write(tmp_path, "a")
+    assert names(tmp_path) == ["a"]
+
+
 def test_a_long_journal_is_shortened_to_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recency, "_MAX_BYTES", 40)
     write(tmp_path, "gone")
