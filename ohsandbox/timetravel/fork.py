@@ -223,9 +223,10 @@ def remove_unfinished(conversations: Path, *, dry_run: bool = False) -> list[Pat
     for outer in sorted(conversations.glob(f"{_UNFINISHED_PREFIX}*")):
         with contextlib.suppress(OSError), opened_dir(outer) as descriptor:
             if try_lock(descriptor):
-                leftovers.append(outer)
                 if not dry_run:
                     _remove(outer)
+                if dry_run or not outer.exists():
+                    leftovers.append(outer)
     return leftovers
 
 
