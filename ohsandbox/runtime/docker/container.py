@@ -145,6 +145,8 @@ class Container:
         deadline = time.monotonic() + RECONNECT_S
         while True:
             try:
+                if lost and not self.inspect()["State"].get("Paused"):
+                    return
                 with engine_errors(f"going on with sandbox {self.name!r}"):
                     self.engine.api.unpause(self.id)
             except EngineUnavailable:
@@ -152,10 +154,6 @@ class Container:
                     raise
                 lost = True
                 time.sleep(_RECONNECT_PERIOD_S)
-            except SandboxUnavailable:
-                if lost and not self.inspect()["State"].get("Paused"):
-                    return
-                raise
             else:
                 return
 
