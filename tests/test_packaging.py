@@ -43,7 +43,6 @@ def run(*command: str | Path, **environ: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_wheel_built_of_an_sdist_runs_in_an_environment_of_its_own(tmp_path: Path) -> None:
     """Its dependencies are those of this environment, by PYTHONPATH: an editable install is not followed from there."""

@@ -98,7 +98,6 @@ def test_exec_passes_variables_and_user(invoke: Invoke, image: str) -> None:
     assert ended[:2] == (0, "b=c\n1234\n")
 
 
-@pytest.mark.slow
 def test_run_and_mcp_serve_pass_variables_and_user(start: Start, write_script: WriteScript, image: str) -> None:
     options = ["--image", image, "-e", "A=b=c", "--user", "1234"]
     model = write_script(("", "echo $A-$(id -u)"), ("done", None))

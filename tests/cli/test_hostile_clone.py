@@ -58,7 +58,6 @@ def test_no_program_of_a_clone_runs_without_an_engine(clone: Path, entry: str) -
     assert ran(clone) == []
 
 
-@pytest.mark.slow
 @pytest.mark.docker
 def test_no_program_of_a_clone_runs_for_a_copy(clone: Path, image: str, write_script: WriteScript) -> None:
     model = write_script(("go", "echo new > file"), ("done", None))
@@ -71,7 +70,6 @@ def test_no_program_of_a_clone_runs_for_a_copy(clone: Path, image: str, write_sc
     assert ran(clone) == []
 
 
-@pytest.mark.slow
 @pytest.mark.docker
 def test_no_program_of_a_clone_runs_for_an_image(clone: Path, image: str, tmp_path: Path) -> None:
     (clone / "Dockerfile").write_text(f"FROM {image}\n")
